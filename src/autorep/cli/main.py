@@ -1,0 +1,78 @@
+"""The console command `autorep`: one table of sub-commands, each loaded only when asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from autorep.errors import AutorepError, ConfigError
+from autorep.settings import nearest, parse
+
+# name -> (module, settings class with a `run` method, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("autorep.cli.demo", "Demo", "the whole chain on embedded digits: train, replace, compile, serve, predict"),
+    "count": ("autorep.cli.train", "Count", "count a network's ReLUs, site by site"),
+    "train": ("autorep.cli.train", "Train", "train an all-ReLU baseline"),
+    "replace": ("autorep.cli.train", "Replace", "replace ReLUs down to a budget and fine-tune"),
+    "evaluate": ("autorep.cli.train", "Evaluate", "accuracy of a saved model"),
+    "check": ("autorep.cli.compile", "Check", "list every operation the compiler cannot translate"),
+    "compile": ("autorep.cli.compile", "Compile", "compile a trained model to a fixed-point program and split it"),
+    "compare": ("autorep.cli.compile", "Compare", "per-layer difference between float, fixed and secure"),
+    "cost": ("autorep.cli.compile", "Cost", "rounds, bytes and latency before any run"),
+    "keys": ("autorep.cli.serve", "Keys", "make a certificate authority and one certificate per role"),
+    "prepare": ("autorep.cli.serve", "Prepare", "write correlated randomness for two parties to disk"),
+    "dealer": ("autorep.cli.serve", "Dealer", "serve correlated randomness to server pairs"),
+    "serve": ("autorep.cli.serve", "Serve", "run one of the two inference servers"),
+    "ping": ("autorep.cli.serve", "Ping", "check every link and say what is wrong"),
+    "predict": ("autorep.cli.predict", "Predict", "classify images privately"),
+    "zoo": ("autorep.cli.predict", "Zoo", "list the finished models that ship with the package"),
+    "bench": ("autorep.cli.bench", "", "measure: pi, peers, kernels, train, growth, serve"),
+    "report": ("autorep.cli.report", "Report", "one self-contained HTML file from runs and benchmarks"),
+}
+
+
+def usage(title: str, commands: dict[str, tuple[str, str, str]], prog: str) -> str:
+    """Help text of a command table."""
+    width = max(map(len, commands))
+    lines = [title, "", f"usage: {prog} COMMAND [OPTIONS]", "", "commands:"]
+    lines += [f"  {name:<{width}}  {text}" for name, (_, _, text) in commands.items()]
+    return "\n".join([*lines, "", f"{prog} COMMAND --help explains one command."])
+
+
+def dispatch(title: str, commands: dict[str, tuple[str, str, str]], prog: str, arguments: Sequence[str]) -> int:
+    """Run the command named by the first argument; its module is imported only now."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage(title, commands, prog))
+        return 0 if arguments else 2
+    name, rest = arguments[0], arguments[1:]
+    if name not in commands:
+        raise ConfigError(f"unknown command {name!r}; {nearest(name, list(commands))}")
+    module_name, class_name, _ = commands[name]
+    module = importlib.import_module(module_name)
+    if not class_name:  # a command with sub-commands of its own
+        return module.main(f"{prog} {name}", rest)
+    return parse(getattr(module, class_name), rest, f"{prog} {name}").run() or 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point: 0 on success, 1 when a check failed, 2 on a clear error, 130 when interrupted."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in ("--version", "-V"):
+        from autorep import __version__
+
+        print(f"autorep {__version__}")
+        return 0
+    try:
+        title = "AutoReP: replace ReLUs, then run the network privately between two servers."
+        return dispatch(title, COMMANDS, "autorep", arguments)
+    except AutorepError as error:
+        print(f"autorep: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("autorep: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Every error AutoReP raises on purpose.
+
+A message says what was found, where, what is valid and what to do.
+
+    AutorepError
+    ├── ConfigError         a setting, flag or TOML key is wrong
+    ├── DataError           a data set is missing, truncated or of the wrong shape
+    ├── TraceError          torch.fx could not follow the model
+    ├── UnsupportedOpError  the compiler met operations that it cannot translate
+    ├── BudgetError         the ReLU budget is impossible or senseless
+    ├── RangeError          a layer's values do not fit the fixed-point plan
+    ├── CheckpointError     a saved model, run, program or bundle is damaged or does not match
+    ├── MaterialError       correlated randomness is exhausted, mismatched or already used
+    └── ProtocolError       the other party failed, timed out, aborted or speaks something else
+        ├── HandshakeError  version, program or parameters differ
+        └── PeerAbort       the other side stopped and said why
+"""
+
+from __future__ import annotations
+
+
+class AutorepError(Exception):
+    """Base of every error AutoReP raises on purpose."""
+
+
+class ConfigError(AutorepError):
+    """A setting, flag or TOML key is wrong."""
+
+
+class DataError(AutorepError):
+    """A data set is missing, truncated or of the wrong shape."""
+
+
+class TraceError(AutorepError):
+    """torch.fx could not follow the model."""
+
+
+class UnsupportedOpError(AutorepError):
+    """The compiler met operations that it cannot translate."""
+
+
+class BudgetError(AutorepError):
+    """The ReLU budget is impossible or senseless."""
+
+
+class RangeError(AutorepError):
+    """A layer's values do not fit the fixed-point plan."""
+
+
+class CheckpointError(AutorepError):
+    """A saved model, run, program or bundle is damaged or does not match."""
+
+
+class MaterialError(AutorepError):
+    """Correlated randomness is exhausted, mismatched or already used."""
+
+
+class ProtocolError(AutorepError):
+    """The other party failed, timed out, aborted or speaks something else."""
+
+
+class HandshakeError(ProtocolError):
+    """Version, program or parameters differ between the two ends."""
+
+
+class PeerAbort(ProtocolError):
+    """The other side stopped and said why."""

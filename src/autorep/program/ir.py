@@ -1,0 +1,285 @@
+"""The Program: a flat list of typed operations that three interpreters (float, fixed, secure) read alike.
+
+Two kinds of value flow between operations:
+
+* a **wire** is a layer input with `frac` fractional bits. In secure mode both servers know X = x + mask and hold
+  shares of the mask; everything that multiplies reads wires.
+* a **sum** is a layer output before its activation, with more fractional bits. In secure mode it is additively
+  shared and nobody knows anything about it; sums can only be added, pooled, reshaped and opened.
+
+Linear operations and products turn wires into sums; activations and `Requantize` turn a sum into a wire.
+
+The operations themselves (architecture, shapes, scales, positions of the kept ReLUs) are public. The numbers a model
+owner wants to hide (weights, biases, polynomial coefficients) live apart, in `Program.parameters`; a server's copy of
+the Program has none.
+
+This module imports numpy only, so that clients and servers stay light.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+Kind = Literal["wire", "sum"]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One operation; its result carries the operation's name.
+
+    Attributes:
+        name: unique; the dotted path of the user's module where there is one.
+        inputs: names of the operations whose results it reads.
+        shape: of the result, without the batch dimension.
+        kind: whether the result is a wire or a sum.
+        bits: the result is known modulo 2**bits.
+        frac: fractional bits of the result.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    shape: Shape
+    kind: Kind
+    bits: int
+    frac: int
+
+    parameter_names: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def size(self) -> int:
+        """Elements of the result for one image."""
+        return math.prod(self.shape)
+
+    def parameter_frac(self, parameter: str) -> int:
+        """Fractional bits of a parameter when it is written as a ring element."""
+        raise KeyError(f"{type(self).__name__} {self.name!r} has no parameter {parameter!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input(Op):
+    """The client's image: a wire in the full 64-bit ring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Linear(Op):
+    """What convolution, linear and affine share: y = W·x + bias, a sum of frac = input frac + weight_frac."""
+
+    weight_frac: int
+    parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
+
+    def parameter_frac(self, parameter: str) -> int:
+        return {"weight": self.weight_frac, "bias": self.frac}[parameter]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv(_Linear):
+    """Convolution. Parameters: weight (O, C/groups, kh, kw); bias (O,) or, per position, (O, H, W)."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(_Linear):
+    """Matrix product on a flat wire. Parameters: weight (O, F), bias (O,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affine(_Linear):
+    """Per-channel scale and shift (a batch norm that could not be folded). Parameters: weight (C,), bias (C,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Op):
+    """Sum of wires and sums, all brought to the result's frac by an exact left shift; local, always a sum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumPool(Op):
+    """Sum over windows (an average pool whose factor was folded elsewhere); keeps the kind of its input."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flatten(Op):
+    """Reshape to one dimension; keeps the kind of its input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concat(Op):
+    """Concatenation along channels of inputs of one kind and frac."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product(Op):
+    """Element-wise product of two wires, the second broadcast over rows and columns where its sides are 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requantize(Op):
+    """A sum opened and shifted right by `shift` to a wire.
+
+    One round when the sum is known modulo 2**(bits + shift) or more; otherwise the exact lifted truncation and a
+    second opening.
+    """
+
+    shift: int
+    open_bits: int  # ring of the first (or only) opening
+    one_round: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Activation(Op):
+    """Mixed activation of a sum: the elements in `kept` go through a piecewise-linear function, all others
+    through their channel's quadratic a·y² + b·y + c.
+
+    Attributes:
+        open_bits: ring of opening A (the masked sum); |y| < 2**(open_bits - 2 - input frac).
+        kept: sorted flat positions (channel, row, column) of one image that keep a comparison.
+        knots, slopes: the piecewise-linear function is offset + Σ slopes[k]·relu(y − knots[k]); integers, knots with
+            kept_frac and slopes with frac − kept_frac fractional bits, offset with frac. ReLU is knots (0,), slopes (1,).
+        kept_frac: fractional bits of y where it is compared.
+        window: n, bits of the comparison: exact for |y − knot| < 2**(window − kept_frac).
+        quad_frac: g, fractional bits of y inside the quadratic.
+        lead_frac: f_a, fractional bits of a; b has f_a + g, c has f_a + 2g.
+        Parameters (when some element is not kept): a, b, c of shape (C,).
+    """
+
+    open_bits: int
+    in_frac: int
+    kept: np.ndarray = field(repr=False)
+    knots: tuple[int, ...] = (0,)
+    slopes: tuple[int, ...] = (1,)
+    offset: int = 0
+    kept_frac: int = 16
+    window: int = 22
+    quad_frac: int = 12
+    lead_frac: int = 12
+    parameter_names: ClassVar[tuple[str, ...]] = ("a", "b", "c")
+
+    @property
+    def quad_shift(self) -> int:
+        """Right shift folded into opening B of the quadratics."""
+        return self.lead_frac + 2 * self.quad_frac - self.frac
+
+    @property
+    def quad_open_bits(self) -> int:
+        """Ring of opening B of the quadratics."""
+        return self.bits + self.quad_shift
+
+    @property
+    def kept_count(self) -> int:
+        return int(self.kept.size)
+
+    @property
+    def quad_count(self) -> int:
+        return self.size - self.kept_count
+
+    @property
+    def quad_index(self) -> np.ndarray:
+        """Sorted flat positions that are not kept."""
+        flags = np.ones(self.size, bool)
+        flags[self.kept] = False
+        return np.flatnonzero(flags)
+
+    def parameter_frac(self, parameter: str) -> int:
+        return self.lead_frac + {"a": 0, "b": 1, "c": 2}[parameter] * self.quad_frac
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxPool(Op):
+    """Maximum over windows of a wire: a tournament of comparisons, ceil(log2(kernel area)) openings.
+
+    window: n, bits of the comparison: exact while two candidates differ by less than 2**(window − frac).
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int] = (0, 0)
+    window: int = 22
+
+
+OP_TYPES: dict[str, type[Op]] = {
+    cls.__name__: cls
+    for cls in (Input, Conv, Linear, Affine, Add, SumPool, Flatten, Concat, Product, Requantize, Activation, MaxPool)
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operations in execution order (the first is the Input, the last gives the answer), and their parameters.
+
+    Attributes:
+        ops: the public part.
+        parameters: "<op name>.<parameter>" -> float array; empty in a server's copy.
+        model_id: 16 random bytes as hex, drawn when the model was compiled; binds the bundles of one model together.
+        info: public facts for people and clients: class names, input normalisation, source, calibration ranges.
+    """
+
+    ops: tuple[Op, ...]
+    parameters: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    model_id: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {op.name: op for op in self.ops})
+
+    def __getitem__(self, name: str) -> Op:
+        return self._by_name[name]  # type: ignore[attr-defined]  # set in __post_init__ of a frozen class
+
+    @property
+    def input(self) -> Op:
+        return self.ops[0]
+
+    @property
+    def output(self) -> Op:
+        return self.ops[-1]
+
+    @property
+    def relu_count(self) -> int:
+        """Comparisons kept, over all activations."""
+        return sum(op.kept_count for op in self.ops if isinstance(op, Activation))
+
+    def public(self) -> Program:
+        """The same program without any parameter: what a server may see."""
+        return dataclasses.replace(self, parameters={})
+
+    def encoded(self, op: Op, parameter: str) -> np.ndarray:
+        """A parameter as ring elements (uint64, two's complement), rounded to its fractional bits."""
+        return encode(self.parameters[f"{op.name}.{parameter}"], op.parameter_frac(parameter))
+
+    def run(self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any) -> np.ndarray:
+        """Logits for a batch of inputs (N, *input shape), in float, in exact fixed point, or between two parties."""
+        from autorep.program import run
+
+        return run(self, x, mode, **options)
+
+
+def encode(values: np.ndarray | Sequence[float] | float, frac: int) -> np.ndarray:
+    """Real numbers to ring elements mod 2**64 with `frac` fractional bits, rounded to nearest."""
+    scaled = np.rint(np.asarray(values, dtype=np.float64) * 2.0**frac)
+    return scaled.astype(np.int64).view(np.uint64)
+
+
+def decode(values: np.ndarray, bits: int, frac: int) -> np.ndarray:
+    """Ring elements mod 2**bits, read as signed, to real numbers."""
+    return signed(values, bits) / 2.0**frac
+
+
+def signed(values: np.ndarray, bits: int) -> np.ndarray:
+    """Two's-complement value (int64) of ring elements mod 2**bits."""
+    shift = np.int64(64 - bits)
+    return (values.astype(np.uint64) << np.uint64(shift)).view(np.int64) >> shift

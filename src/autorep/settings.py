@@ -1,0 +1,164 @@
+"""Settings: frozen dataclasses, filled from TOML, overridden by flags, unknown keys refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autorep.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def nearest(word: str, valid: Sequence[str]) -> str:
+    """The closest valid name as a hint, or the whole list when nothing is close."""
+    close = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"valid names: {', '.join(sorted(valid))}"
+
+
+def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Build the settings dataclass `cls` from plain values; nested tables become nested dataclasses.
+
+    Raises ConfigError that names the key, the place (`where`) and the nearest valid key.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]  # T is a dataclass
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in fields:
+            raise ConfigError(f"{where}: unknown key {key!r}; {nearest(name, list(fields))}")
+        arguments[name] = _convert(hints[name], value, f"{where}: {key}")
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        missing = [f.name for f in fields.values() if _required(f) and f.name not in arguments]
+        raise ConfigError(f"{where}: missing {', '.join(missing) or error}") from error
+
+
+def load_toml(cls: type[T], path: str | Path) -> T:
+    """Read the settings dataclass `cls` from a TOML file."""
+    return from_mapping(cls, read_toml(path), str(path))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file, or a ConfigError that says where it does not parse."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such settings file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
+    """Command-line settings: defaults, then `--config FILE.toml`, then flags, later ones winning."""
+    import tyro
+
+    rest, config = _split_config(list(arguments), prog)
+    values = read_toml(config) if config else {}
+    default = from_mapping(cls, values, str(config)) if config and _complete(cls, values) else None
+    if config and default is None:
+        rest = _as_flags(cls, values, str(config)) + rest
+    return tyro.cli(cls, args=rest, prog=prog, default=default, config=(tyro.conf.FlagConversionOff,))
+
+
+def to_mapping(settings: Any) -> dict[str, Any]:
+    """Plain JSON-able values of a settings dataclass (paths as strings)."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return str(value) if isinstance(value, Path) else value
+
+    return plain(settings)
+
+
+def _split_config(arguments: list[str], prog: str) -> tuple[list[str], Path | None]:
+    config = None
+    rest: list[str] = []
+    queue = iter(arguments)
+    for argument in queue:
+        if argument == "--config":
+            value = next(queue, None)
+            if value is None:
+                raise ConfigError(f"{prog}: --config needs a TOML file")
+            config = Path(value)
+        elif argument.startswith("--config="):
+            config = Path(argument.split("=", 1)[1])
+        else:
+            rest.append(argument)
+    return rest, config
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _complete(cls: type[Any], values: Mapping[str, Any]) -> bool:
+    given = {key.replace("-", "_") for key in values}
+    return all(f.name in given for f in dataclasses.fields(cls) if f.init and _required(f))
+
+
+def _as_flags(cls: type[Any], values: Mapping[str, Any], where: str) -> list[str]:
+    """Flat keys as flags, for a command whose required settings are still to come from the command line."""
+    names = [f.name for f in dataclasses.fields(cls)]
+    flags: list[str] = []
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            raise ConfigError(f"{where}: unknown key {key!r}; {nearest(name, names)}")
+        parts = value if isinstance(value, list) else [value]
+        flags += [f"--{name.replace('_', '-')}", *(str(part) for part in parts)]
+    return flags
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _convert(options[0], value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(options, value, where)
+    if origin is typing.Literal:
+        if value not in options:
+            raise ConfigError(f"{where} = {value!r}; {nearest(str(value), [str(o) for o in options])}")
+        return value
+    if origin is tuple:
+        return tuple(_convert(options[0], item, where) for item in value)
+    if dataclasses.is_dataclass(hint):
+        return from_mapping(typing.cast(type, hint), value, where)
+    if hint is Path:
+        return Path(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
+        raise ConfigError(f"{where} = {value!r} is of type {type(value).__name__}; expected {hint.__name__}")
+    return value
+
+
+def _convert_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
+    errors = []
+    for option in options:
+        if option is types.NoneType:
+            if value is None:
+                return None
+            continue
+        try:
+            return _convert(option, value, where)
+        except (ConfigError, TypeError) as error:
+            errors.append(str(error))
+    raise ConfigError("; ".join(errors) or f"{where}: {value!r} is not valid here")
+
+
+def warn(message: str) -> None:
+    """One line on standard error that does not mix with results on standard output."""
+    print(f"autorep: {message}", file=sys.stderr)
