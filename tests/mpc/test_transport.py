@@ -1,0 +1,330 @@
+"""Frames, ledgers, time-outs, aborts and TLS links between two threads or processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autorep.errors import HandshakeError, PeerAbort, ProtocolError
+from autorep.mpc.tls import client_context, make_keys, server_context
+from autorep.mpc.transport import (
+    FRAME_OVERHEAD,
+    FrameReader,
+    Throttled,
+    Transport,
+    abort_frame,
+    frame_header,
+    handshake,
+    memory_pair,
+)
+from autorep.mpc.transport_tcp import TcpTransport, accept, connect
+
+Pair = tuple[Transport, Transport]
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    make_keys(directory, {"party0": ["127.0.0.1", "localhost"]})
+    return directory
+
+
+def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+    """Run two ends at once; an exception is returned as the result."""
+    results: list[Any] = [None, None]
+
+    def run(index: int, work: Callable[[], Any]) -> None:
+        try:
+            results[index] = work()
+        except Exception as error:  # noqa: BLE001 - handed to the assertions
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=(i, w)) for i, w in enumerate((first, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "an end hangs"
+    return results[0], results[1]
+
+
+def tcp_pair(
+    keys: Path, timeout: float = 5.0, roles: tuple[str, str] = ("party0", "party1")
+) -> tuple[Any, Any]:
+    """Party 0 accepts, party 1 connects; results may be exceptions."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        return both(
+            lambda: accept(listener.accept()[0], server_context(keys / roles[0]), {"party1"}, timeout),
+            lambda: connect("127.0.0.1", port, client_context(keys / roles[1]), "party0", timeout),
+        )
+
+
+@pytest.fixture(params=["memory", "tcp", "throttled"])
+def pair(request: pytest.FixtureRequest, keys: Path) -> Iterator[Pair]:
+    ends = tcp_pair(keys) if request.param == "tcp" else memory_pair(timeout=5.0)
+    if request.param == "throttled":
+        ends = tuple(Throttled(end, 1e9, 0.001) for end in ends)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_exchange_swaps_payloads_and_both_ledgers_agree(pair: Pair) -> None:
+    left, right = pair
+    sent = os.urandom(100_000), os.urandom(50_000)
+    got = both(
+        lambda: bytes(left.exchange("conv1", sent[0], len(sent[1]))),
+        lambda: bytes(right.exchange("conv1", sent[1], len(sent[0]))),
+    )
+    assert got == (sent[1], sent[0])
+    a, b = left.ledger.total("online"), right.ledger.total("online")
+    assert (a.sent, a.received, a.rounds) == (100_000 + FRAME_OVERHEAD, 50_000 + FRAME_OVERHEAD, 1)
+    assert (a.sent, a.received) == (b.received, b.sent)
+
+
+def test_large_messages_both_ways_do_not_deadlock(pair: Pair) -> None:
+    left, right = pair
+    array = np.arange(4_000_000, dtype=np.uint64)
+    got = both(
+        lambda: left.exchange("big", array, array.nbytes), lambda: right.exchange("big", array, array.nbytes)
+    )
+    for answer in got:
+        assert np.array_equal(np.frombuffer(answer, np.uint64), array)
+
+
+def test_one_way_messages_and_phases_are_booked_apart(pair: Pair) -> None:
+    left, right = pair
+    left.phase = right.phase = "offline"
+
+    def receiver() -> bytes:
+        first, empty = right.receive("seed", 16), right.receive("nothing")
+        return bytes(first) + bytes(empty)
+
+    def sender() -> None:
+        left.send("seed", b"s" * 16)
+        left.send("nothing", b"")
+
+    assert both(sender, receiver)[1] == b"s" * 16
+    assert left.ledger.total("online").sent == 0
+    assert {k: (v.sent, v.rounds) for k, v in left.ledger.layers("offline").items()} == {
+        "seed": (48, 0),
+        "nothing": (32, 0),
+    }
+    assert right.ledger.layers("offline")["seed"].rounds == 1
+
+
+def test_abort_reaches_the_peer_with_its_reason(pair: Pair) -> None:
+    left, right = pair
+    error = both(lambda: left.abort("store is empty"), lambda: right.exchange("conv1", b"xy", 2))[1]
+    assert isinstance(error, PeerAbort)
+    assert "store is empty" in str(error)
+    with pytest.raises(ProtocolError, match="already failed"):
+        right.send("conv1", b"")
+
+
+def test_wrong_length_gives_both_ends_an_error(pair: Pair) -> None:
+    left, right = pair
+
+    def right_end() -> None:
+        right.exchange("conv1", b"abc", 2)
+        right.receive("next")
+
+    errors = both(lambda: left.exchange("conv1", b"ab", 2), right_end)
+    assert isinstance(errors[0], ProtocolError)
+    assert "3 bytes, expected 2" in str(errors[0])
+    assert isinstance(errors[1], PeerAbort)
+
+
+def test_parties_at_different_operations_notice(pair: Pair) -> None:
+    left, right = pair
+    errors = both(lambda: left.exchange("conv1", b"a", 1), lambda: right.exchange("conv2", b"a", 1))
+    assert any("another operation" in str(error) for error in errors)
+    assert all(isinstance(error, ProtocolError) for error in errors)
+
+
+def test_silent_peer_times_out(keys: Path) -> None:
+    for left, right in (memory_pair(0.2), tcp_pair(keys, 0.2)):
+        started = time.monotonic()
+        with pytest.raises(ProtocolError, match=r"nothing moved on the link for 0\.2 s"):
+            left.exchange("conv1", b"a" * 10, 10)
+        assert time.monotonic() - started < 2
+        right.close()
+
+
+def test_peer_that_never_reads_times_out(keys: Path) -> None:
+    left, right = tcp_pair(keys, 0.3)
+    with pytest.raises(ProtocolError, match="nothing moved"):
+        left.send("big", bytes(64 << 20))
+    right.close()
+
+
+def test_interrupt_wakes_a_waiting_thread(pair: Pair) -> None:
+    left, _ = pair
+    threading.Timer(0.1, left.interrupt).start()
+    started = time.monotonic()
+    with pytest.raises(ProtocolError):
+        left.receive("never")
+    assert time.monotonic() - started < 3
+
+
+def test_closed_peer_is_reported_at_once(keys: Path) -> None:
+    left, right = tcp_pair(keys)
+    right.close()
+    with pytest.raises(ProtocolError, match="broke"):
+        left.exchange("conv1", b"a", 1)
+
+
+def test_throttle_delays_by_size_and_distance() -> None:
+    left, right = (Throttled(end, 1e6, 0.02) for end in memory_pair(5.0))
+    started = time.monotonic()
+    both(
+        lambda: left.exchange("x", bytes(30_000), 30_000), lambda: right.exchange("x", bytes(30_000), 30_000)
+    )
+    assert 0.05 <= time.monotonic() - started < 0.5
+
+
+def test_handshake_returns_the_peers_hello(pair: Pair) -> None:
+    left, right = pair
+    got = both(
+        lambda: handshake(left, {"party": 0, "program": "ab", "lane": 3}),
+        lambda: handshake(right, {"party": 1, "program": "ab", "lane": 3}),
+    )
+    assert got[0]["party"] == 1
+    assert got[1]["party"] == 0
+    assert left.ledger.total("online").sent == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"program": "cd"}, "program is"),
+        ({"party": 0}, "party is 0 here and 0"),
+        ({"extra": None}, "extra is"),
+    ],
+)
+def test_handshake_names_what_differs_at_both_ends(pair: Pair, change: dict[str, Any], text: str) -> None:
+    left, right = pair
+    errors = both(
+        lambda: handshake(left, {"party": 0, "program": "ab"}),
+        lambda: handshake(right, {"party": 1, "program": "ab", **change}),
+    )
+    for error in errors:
+        assert isinstance(error, HandshakeError)
+        assert text in str(error)
+
+
+def test_certificate_of_another_role_is_refused(keys: Path) -> None:
+    accepted, connected = tcp_pair(keys, roles=("party0", "dealer"))
+    assert isinstance(accepted, HandshakeError)
+    assert "names dealer; expected party1" in str(accepted)
+    connected.close()
+    accepted, connected = tcp_pair(keys, roles=("dealer", "party1"))
+    assert isinstance(connected, HandshakeError)
+    assert "party0" in str(connected)
+    if isinstance(accepted, TcpTransport):
+        accepted.close()
+
+
+def test_certificate_of_another_authority_is_refused(keys: Path, tmp_path: Path) -> None:
+    make_keys(tmp_path, {})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        errors = both(
+            lambda: accept(listener.accept()[0], server_context(keys / "party0"), {"party1"}, 5),
+            lambda: connect("127.0.0.1", port, client_context(tmp_path / "party1"), "party0", 5),
+        )
+    assert all(isinstance(error, HandshakeError) for error in errors)
+
+
+def test_refused_connection_says_so(keys: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ProtocolError, match="cannot connect"):
+        connect("127.0.0.1", port, client_context(keys / "party1"), "party0", 1)
+
+
+def feed(reader: FrameReader, stream: bytes, cuts: list[int]) -> bytes:
+    """Give a reader the stream in pieces; returns what it did not take."""
+    position = 0
+    pieces = iter(cuts)
+    while (target := reader.target()) is not None and position < len(stream):
+        count = min(next(pieces, 1 << 20), len(target), len(stream) - position)
+        target[:count] = stream[position : position + count]
+        position += count
+        reader.advance(count)
+    return stream[position:]
+
+
+@given(
+    payload=st.binary(max_size=200),
+    cuts=st.lists(st.integers(1, 40), max_size=20),
+    step=st.integers(0, 2**64 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_reader_takes_exactly_one_frame_however_it_is_cut(payload: bytes, cuts: list[int], step: int) -> None:
+    stream = frame_header(1, step, "conv", len(payload)) + payload
+    reader = FrameReader(1, step, "conv", None, 1000)
+    assert feed(reader, stream + b"tail", cuts) == b"tail"
+    assert bytes(reader.payload) == payload
+
+
+@given(stream=st.binary(max_size=300), cuts=st.lists(st.integers(1, 40), max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_reader_refuses_noise_without_any_other_error(stream: bytes, cuts: list[int]) -> None:
+    reader = FrameReader(1, 0, "conv", None, 1000)
+    if len(stream) < FRAME_OVERHEAD:
+        feed(reader, stream, cuts)
+        assert reader.target() is not None
+        return
+    with pytest.raises(ProtocolError):
+        feed(reader, stream, cuts)
+
+
+@given(position=st.integers(0, FRAME_OVERHEAD - 1), flip=st.integers(1, 255))
+@settings(max_examples=60, deadline=None)
+def test_any_altered_header_byte_is_noticed(position: int, flip: int) -> None:
+    frame = bytearray(frame_header(1, 5, "conv", 4) + b"data")
+    if position in (5, 6, 7):
+        return  # padding, which carries no meaning
+    frame[position] ^= flip
+    with pytest.raises(ProtocolError):
+        feed(FrameReader(1, 5, "conv", 4, 1000), bytes(frame) + bytes(3000), [])
+
+
+@given(message=st.text(max_size=100))
+@settings(max_examples=30, deadline=None)
+def test_abort_frames_are_understood_at_any_step(message: str) -> None:
+    with pytest.raises(PeerAbort) as caught:
+        feed(FrameReader(1, 7, "conv", 12, 1000), abort_frame(message), [3, 5])
+    assert message in str(caught.value)
+
+
+def test_truncated_frame_is_reported(keys: Path) -> None:
+    left, right = tcp_pair(keys)
+    right._connection.setblocking(True)
+    right._connection.sendall(frame_header(1, 0, "conv1", 100) + b"short")
+    right.close()
+    with pytest.raises(ProtocolError, match="broke"):
+        left.receive("conv1", 100)
+
+
+def test_replayed_frame_is_refused(keys: Path) -> None:
+    left, right = tcp_pair(keys)
+    right._connection.setblocking(True)
+    frame = frame_header(1, 0, "conv1", 4) + b"data"
+    right._connection.sendall(frame + frame)
+    assert bytes(left.receive("conv1", 4)) == b"data"
+    with pytest.raises(ProtocolError, match="replayed"):
+        left.receive("conv1", 4)
+    right.close()
