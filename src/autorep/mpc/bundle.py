@@ -1,0 +1,98 @@
+"""A bundle: the correlated randomness of one query for one party, as bytes.
+
+    header (160 bytes)   magic, version, party, comparison, batch, bundle id, program hash, mask id, seed, body length
+    body                 the sections of `plan.program_items` that this party receives, in that order, packed
+    digest (32 bytes)    BLAKE2b of header and body
+
+The header binds a bundle to one program and to one opening of its weight masks. The seed inside is secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from autorep.errors import MaterialError
+
+MAGIC = b"ARPB"
+VERSION = 1
+_HEADER = struct.Struct("<4sHBBI16s32s16s32sQ44x")
+HEADER_BYTES = _HEADER.size
+DIGEST_BYTES = 32
+_COMPARISON_CODES = {"dcf": 0, "bits": 1}
+
+
+@dataclass(frozen=True)
+class Header:
+    """Who may use this bundle for what."""
+
+    party: int
+    comparison: str
+    batch: int
+    bundle_id: bytes
+    program_hash: bytes
+    mask_id: bytes
+    seed: bytes
+    body_bytes: int
+
+    def __repr__(self) -> str:  # the seed must not reach a log
+        return f"Header(party={self.party}, batch={self.batch}, bundle_id={self.bundle_id.hex()})"
+
+    def encode(self) -> bytes:
+        return _HEADER.pack(
+            MAGIC, VERSION, self.party, _COMPARISON_CODES[self.comparison], self.batch,
+            self.bundle_id, self.program_hash, self.mask_id, self.seed, self.body_bytes,
+        )  # fmt: skip
+
+    @property
+    def total_bytes(self) -> int:
+        return HEADER_BYTES + self.body_bytes + DIGEST_BYTES
+
+
+def read_header(data: bytes | memoryview) -> Header:
+    """Parse and check the fixed part; the length must match exactly."""
+    if len(data) < HEADER_BYTES:
+        raise MaterialError(f"bundle: {len(data)} bytes, shorter than its {HEADER_BYTES}-byte header; prepare it anew")
+    magic, version, party, code, batch, bundle_id, program_hash, mask_id, seed, body = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION or party > 1 or code >= len(_COMPARISON_CODES):
+        raise MaterialError(f"bundle: not a version-{VERSION} bundle; prepare it anew with this release")
+    header = Header(party, list(_COMPARISON_CODES)[code], batch, bundle_id, program_hash, mask_id, seed, body)
+    if len(data) != header.total_bytes:
+        raise MaterialError(
+            f"bundle {bundle_id.hex()}: {len(data)} bytes found, {header.total_bytes} expected; it was cut short"
+        )
+    return header
+
+
+def verify(data: bytes | memoryview) -> Header:
+    """Check length and digest of a whole bundle."""
+    header = read_header(data)
+    view = memoryview(data)
+    if hashlib.blake2b(view[:-DIGEST_BYTES], digest_size=DIGEST_BYTES).digest() != view[-DIGEST_BYTES:]:
+        raise MaterialError(f"bundle {header.bundle_id.hex()}: its digest does not match; it was altered or damaged")
+    return header
+
+
+class BundleWriter:
+    """Writes header, sections and digest to a binary file as the dealer produces them."""
+
+    def __init__(self, sink: BinaryIO, header: Header) -> None:
+        self._sink, self._left = sink, header.body_bytes
+        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._put(header.encode())
+
+    def section(self, data: bytes | memoryview) -> None:
+        self._left -= memoryview(data).nbytes
+        self._put(data)
+
+    def finish(self) -> None:
+        """Append the digest; raises if the sections do not add up to the announced length."""
+        if self._left:
+            raise MaterialError(f"bundle writer: {self._left} bytes of the plan were not written")
+        self._sink.write(self._digest.digest())
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self._digest.update(data)
+        self._sink.write(data)

@@ -1,0 +1,138 @@
+"""The dealer: makes correlated randomness ahead of time, for inferences whose data it never sees.
+
+It knows the program's public part and two seeds per model; per query it draws a seed for each party, walks the
+program once, and writes two bundles: almost only a seed and the comparison keys for P0, the differences too for P1.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+
+from autorep.errors import MaterialError
+from autorep.mpc import activation, linear, maxpool, product, requantize
+from autorep.mpc.bundle import BundleWriter, Header
+from autorep.mpc.correlations import DealerTape
+from autorep.mpc.plan import ComparisonName, program_items
+from autorep.mpc.prg import fresh_seed, stream
+from autorep.program import ir
+from autorep.program.files import program_hash
+
+
+@dataclass(frozen=True)
+class ModelMasks:
+    """Seeds of the masks B under which a model's weights are opened once; party i gets seeds[i] and the id."""
+
+    mask_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    seeds: tuple[bytes, bytes] = field(default_factory=lambda: (fresh_seed(), fresh_seed()), repr=False)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The two bundles of one query, in memory."""
+
+    bundle_id: bytes
+    bundles: tuple[bytes, bytes] = field(repr=False)
+
+
+def weight_mask(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
+    """One party's share of the mask of one parameter."""
+    return stream(seed, f"model/{label}", shape)
+
+
+class Dealer:
+    """Deals bundles for one program and one set of model masks."""
+
+    def __init__(
+        self, program: ir.Program, masks: ModelMasks | None = None, comparison: ComparisonName = "dcf"
+    ) -> None:
+        self.program, self.masks, self.comparison = program.public(), masks or ModelMasks(), comparison
+        self._hash = bytes.fromhex(program_hash(program))
+        self._kernels: dict[str, linear.RingKernel] = {}
+        self._coefficients: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for op in program.ops:
+            if isinstance(op, linear.LinearOp):
+                in_shape = program[op.inputs[0]].shape
+                mask = self._mask(f"{op.name}.weight", linear.weight_shape(op, in_shape))
+                self._kernels[op.name] = linear.RingKernel(op, in_shape, mask)
+            elif isinstance(op, ir.Activation) and op.quad_count:
+                channels = (op.shape[0],)
+                self._coefficients[op.name] = (
+                    self._mask(f"{op.name}.a", channels),
+                    self._mask(f"{op.name}.b", channels),
+                )
+
+    def _mask(self, label: str, shape: ir.Shape) -> np.ndarray:
+        seed0, seed1 = self.masks.seeds
+        return weight_mask(seed0, label, shape) + weight_mask(seed1, label, shape)
+
+    def deal(self, batch: int = 1) -> Dealt:
+        """Two bundles for one query of `batch` images, in memory."""
+        sinks = io.BytesIO(), io.BytesIO()
+        bundle_id = self.deal_to(sinks, batch)
+        return Dealt(bundle_id, (sinks[0].getvalue(), sinks[1].getvalue()))
+
+    def deal_to(
+        self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
+    ) -> bytes:
+        """Write the two bundles of one query to binary files, layer by layer; returns the bundle id.
+
+        `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
+        """
+        if batch < 1:
+            raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
+        seeds, bundle_id = seeds or (fresh_seed(), fresh_seed()), secrets.token_bytes(16)
+        items = program_items(self.program, batch, self.comparison)
+        writers = []
+        for party in (0, 1):
+            body = sum(item.bytes_to(party) for item in items)
+            header = Header(
+                party, self.comparison, batch, bundle_id, self._hash, self.masks.mask_id, seeds[party], body
+            )
+            writers.append(BundleWriter(sinks[party], header))
+        self._walk(DealerTape(items, seeds, (writers[0], writers[1])), batch)
+        for writer in writers:
+            writer.finish()
+        return bundle_id
+
+    def _walk(self, tape: DealerTape, batch: int) -> None:
+        """Every operation's correlations, carrying each wire's mask to those that read it."""
+        rho: dict[str, np.ndarray] = {}
+        last_reader = {source: op.name for op in self.program.ops for source in op.inputs}
+        for op in self.program.ops:
+            masks = [rho[source] for source in op.inputs if source in rho]
+            match op:
+                case ir.Input():
+                    rho[op.name] = tape.mask(f"{op.name}/mask").reshape(batch, *op.shape)
+                case ir.Conv() | ir.Linear() | ir.Affine():
+                    linear.deal(tape, op, self._kernels[op.name], masks[0])
+                case ir.Product():
+                    product.deal(tape, op, masks[0], masks[1])
+                case ir.Requantize():
+                    rho[op.name] = requantize.deal(tape, op, batch)
+                case ir.Activation():
+                    coefficients = self._coefficients.get(op.name)
+                    rho[op.name] = activation.deal(tape, op, batch, self.comparison, coefficients)
+                case ir.MaxPool():
+                    in_shape = self.program[op.inputs[0]].shape
+                    rho[op.name] = maxpool.deal(tape, op, in_shape, batch, self.comparison, masks[0])
+                case ir.SumPool() | ir.Flatten() | ir.Concat() if op.kind == "wire":
+                    rho[op.name] = rearrange(op, masks)
+            for source in op.inputs:
+                if last_reader[source] == op.name:
+                    rho.pop(source, None)
+
+
+def rearrange(op: ir.SumPool | ir.Flatten | ir.Concat, values: list[np.ndarray]) -> np.ndarray:
+    """The local operations that treat opened values, masks and shares alike."""
+    match op:
+        case ir.SumPool():
+            return maxpool.sum_pool(op, values[0])
+        case ir.Flatten():
+            return values[0].reshape(len(values[0]), *op.shape)
+        case ir.Concat():
+            return np.concatenate(values, axis=1)

@@ -1,0 +1,117 @@
+"""Both parties and the dealer on this machine, in one process: for experiments, tests and `program.run("secure")`.
+
+The protocol is the real one, over an in-memory link; only the separation of the parties is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from autorep.errors import CheckpointError, ProtocolError
+from autorep.mpc.dealer import Dealer
+from autorep.mpc.party import Party
+from autorep.mpc.plan import ComparisonName
+from autorep.mpc.prg import fresh_seed, stream
+from autorep.mpc.transport import Ledger, Transport, memory_pair
+from autorep.program import ir
+from autorep.program.files import share_parameters
+
+T = TypeVar("T")
+
+
+def share_input(program: ir.Program, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A client's two shares of a batch of images (N, *input shape)."""
+    encoded = ir.encode(x, program.input.frac)
+    share0 = stream(fresh_seed(), "client/input", encoded.shape)
+    return share0, encoded - share0
+
+
+def join_output(program: ir.Program, share0: np.ndarray, share1: np.ndarray) -> np.ndarray:
+    """The answer from the two servers' shares."""
+    return ir.decode(share0 + share1, program.output.bits, program.output.frac)
+
+
+class LocalPair:
+    """Context manager: two parties in threads and a dealer, ready to answer.
+
+    >>> with LocalPair(program) as pair:      # doctest: +SKIP
+    ...     logits = pair.run(images)
+    ...     pair.ledger.total("online").rounds
+    """
+
+    def __init__(
+        self,
+        program: ir.Program,
+        comparison: ComparisonName = "dcf",
+        links: tuple[Transport, Transport] | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        if not program.parameters:
+            raise CheckpointError("secure run: this program has no parameters; load the model owner's copy")
+        self.program = program
+        self.dealer = Dealer(program, comparison=comparison)
+        shares = share_parameters(program)
+        self.parties = tuple(Party(program, shares[i], i, comparison) for i in (0, 1))
+        self._links = links or memory_pair(timeout)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="autorep-party")
+
+    def __enter__(self) -> LocalPair:
+        masks = self.dealer.masks
+        self._both(lambda i: self.parties[i].setup(self._links[i], masks.seeds[i], masks.mask_id))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for link in self._links:
+            link.close()
+        self._threads.shutdown()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What party 0 sent and received, offline (weights opened once) and online."""
+        return self._links[0].ledger
+
+    def run(self, x: np.ndarray, trace: dict[str, np.ndarray] | None = None) -> np.ndarray:
+        """Logits of a batch; `trace` receives every operation's value in clear."""
+        bundles = self.dealer.deal(len(x)).bundles
+        inputs = share_input(self.program, x)
+        traces: list[dict[str, np.ndarray]] = [{}, {}]
+
+        def one(i: int) -> np.ndarray:
+            query = self.parties[i].prepare(bundles[i], traced=trace is not None)
+            return self.parties[i].run(self._links[i], query, inputs[i], traces[i] if trace is not None else None)
+
+        answer = join_output(self.program, *self._both(one))
+        for op in self.program.ops if trace is not None else ():
+            assert trace is not None
+            trace[op.name] = ir.decode(traces[0][op.name] + traces[1][op.name], op.bits, op.frac)
+        return answer
+
+    def _both(self, work: Callable[[int], T]) -> tuple[T, T]:
+        """Run the two parties side by side; when one fails the other is told, and the first cause is raised."""
+
+        def guarded(i: int) -> T:
+            try:
+                return work(i)
+            except Exception as error:
+                self._links[i].abort(f"party {i}: {type(error).__name__}")
+                raise
+
+        futures = [self._threads.submit(guarded, i) for i in (0, 1)]
+        errors = [error for future in futures if (error := future.exception())]
+        if errors:
+            raise next((e for e in errors if not isinstance(e, ProtocolError)), errors[0])
+        return futures[0].result(), futures[1].result()
+
+
+def run_secure(
+    program: ir.Program, x: np.ndarray, trace: bool = False, comparison: ComparisonName = "dcf"
+) -> np.ndarray | tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Logits of a batch between two local parties; with `trace` also every operation's value."""
+    values: dict[str, np.ndarray] | None = {} if trace else None
+    with LocalPair(program, comparison) as pair:
+        logits = pair.run(x, values)
+    return logits if values is None else (logits, values)
