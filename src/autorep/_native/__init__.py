@@ -1,0 +1,354 @@
+"""The few kernels that decide the speed: ring convolution, AES streams, comparisons, packing, activations.
+
+Ring words are uint64 and arithmetic wraps modulo 2**64; a call with `bits` promises its low `bits` bits. Arrays must
+be C-contiguous. Every call releases the interpreter lock. `set_threads` is module-wide and starts at 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from autorep._native import _core
+from autorep._native._core import get_threads, set_simd, set_threads, simd
+
+__all__ = [
+    "ConvPlan",
+    "MatmulPlan",
+    "and_layer",
+    "bit_planes",
+    "dcf_eval",
+    "dcf_gen",
+    "dcf_key_bytes",
+    "from_bit_planes",
+    "gather",
+    "get_threads",
+    "open_packed",
+    "pack",
+    "prg",
+    "quadratic_share",
+    "relu_share",
+    "scatter_shift",
+    "set_simd",
+    "set_threads",
+    "simd",
+    "unpack",
+]
+
+Words = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
+Index = npt.NDArray[np.int64]
+Pair = tuple[int, int] | Sequence[int]
+
+
+def _check(name: str, array: np.ndarray, shape: Sequence[int | None], dtype: type[np.generic] = np.uint64) -> None:
+    """`array` is a C-contiguous numpy array of `dtype` whose shape matches (None matches any length)."""
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise TypeError(f"{name}: expected a numpy array of {np.dtype(dtype).name}, found {found}")
+    if array.ndim != len(shape) or any(want is not None and want != have for want, have in zip(shape, array.shape)):
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(f"{name}: expected shape ({wanted}), found {array.shape}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(...)")
+
+
+def _check_any_shape(name: str, array: np.ndarray, dtype: type[np.generic] = np.uint64) -> None:
+    _check(name, array, (None,) * getattr(array, "ndim", 0), dtype)
+
+
+def _check_bits(bits: int, most: int = 64) -> None:
+    if not 1 <= bits <= most:
+        raise ValueError(f"bits = {bits}: valid are 1 to {most}")
+
+
+def _pair(name: str, value: Pair, least: int) -> tuple[int, int]:
+    first, second = value
+    if first < least or second < least:
+        raise ValueError(f"{name} = {(first, second)}: both must be at least {least}")
+    return int(first), int(second)
+
+
+class ConvPlan:
+    """A convolution modulo 2**bits with a fixed weight, packed (and Winograd-transformed) once.
+
+    weight is (O, C/groups, kh, kw); in_shape is (C, H, W) of one image. `run` takes batches (N, C, H, W) of any N.
+    Bits of the result above `bits` are deterministic but meaningless: the caller masks.
+    """
+
+    def __init__(
+        self,
+        weight: Words,
+        in_shape: Sequence[int],
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        groups: int = 1,
+        bits: int = 64,
+        algorithm: Literal["auto", "direct", "winograd"] = "auto",
+    ) -> None:
+        channels, height, width = (int(length) for length in in_shape)
+        if groups < 1 or channels % groups or (getattr(weight, "ndim", 0) and weight.shape[0] % groups):
+            raise ValueError(f"groups = {groups} does not divide {channels} channels in and {weight.shape[0]} out")
+        _check("weight", weight, (None, channels // groups, None, None))
+        _check_bits(bits)
+        sides = [*_pair("stride", stride, 1), *_pair("padding", padding, 0), *_pair("dilation", dilation, 1)]
+        kernel = weight.shape[2:]
+        out = [
+            (length + 2 * sides[2 + i] - sides[4 + i] * (kernel[i] - 1) - 1) // sides[i] + 1
+            for i, length in enumerate((height, width))
+        ]
+        if min(out) < 1 or weight.size == 0:
+            raise ValueError(f"a {kernel} kernel (dilation {dilation}, padding {padding}) does not fit {in_shape}")
+        if algorithm not in ("auto", "direct", "winograd"):
+            raise ValueError(f"algorithm = {algorithm!r}: valid are 'auto', 'direct', 'winograd'")
+        self._plan = _core.ConvPlan(weight, channels, height, width, sides, groups, bits, algorithm)
+        self.in_shape = (channels, height, width)
+        self.out_shape = (weight.shape[0], out[0], out[1])
+        self.bits = bits
+
+    @property
+    def algorithm(self) -> str:
+        """What runs: direct, depthwise, winograd2 or winograd4 (the tile's output side)."""
+        return self._plan.algorithm
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory the packed weight takes."""
+        return self._plan.packed_bytes
+
+    def run(self, x: Words, out: Words | None = None) -> Words:
+        """Convolve the batch x (N, C, H, W) into (N, O, Ho, Wo), written to `out` where given."""
+        _check("x", x, (None, *self.in_shape))
+        if out is None:
+            out = np.empty((x.shape[0], *self.out_shape), np.uint64)
+        else:
+            _check("out", out, (x.shape[0], *self.out_shape))
+        self._plan.run(x, out)
+        return out
+
+
+class MatmulPlan:
+    """A matrix product modulo 2**bits with a fixed weight (O, F): x (N, F) -> (N, O)."""
+
+    def __init__(self, weight: Words, bits: int = 64) -> None:
+        _check("weight", weight, (None, None))
+        outputs, features = weight.shape
+        self._features, self._outputs = features, outputs
+        # A 1x1 convolution over a single pixel; the batch takes the role of the pixels.
+        self._plan = ConvPlan(weight.reshape(outputs, features, 1, 1), (features, 1, 1), bits=bits)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory the packed weight takes."""
+        return self._plan.packed_bytes
+
+    def run(self, x: Words, out: Words | None = None) -> Words:
+        """x (N, F) times the weight's transpose, as (N, O)."""
+        _check("x", x, (None, self._features))
+        shaped = None if out is None else out.reshape(x.shape[0], self._outputs, 1, 1)
+        return self._plan.run(x.reshape(*x.shape, 1, 1), shaped).reshape(x.shape[0], self._outputs)
+
+
+def prg(key: bytes, out: Words, bits: int = 64) -> Words:
+    """Fill `out` (any shape) with the AES-128-CTR key stream of `key` from counter 0, each word cut to `bits`."""
+    if len(key) != 16:
+        raise ValueError(f"key: expected 16 bytes, found {len(key)}")
+    _check_any_shape("out", out)
+    _check_bits(bits)
+    _core.prg(np.frombuffer(key, np.uint8), out, bits)
+    return out
+
+
+def _check_dcf(n: int, L: int, F: int) -> None:
+    if not (1 <= n <= 64 and 1 <= L <= 64 and 0 <= F <= 64 and 2 * L + F <= 128):
+        raise ValueError(f"DCF n={n}, L={L}, F={F}: valid are n, L in 1..64, F in 0..64 with 2L + F <= 128")
+
+
+def dcf_key_bytes(n: int, L: int, F: int) -> int:
+    """Bytes of one key: n levels of 16 + ceil((2L+F)/8), right control bits, the leaf's correction."""
+    _check_dcf(n, L, F)
+    return _core.dcf_key_bytes(n, L, F)
+
+
+def dcf_gen(alpha: Words, beta: Words, n: int, L: int, F: int, root0: Words, root1: Words) -> Bytes:
+    """Keys (N, key_bytes), the same for both parties, for beta (N, 3) * [x < alpha] on n-bit numbers.
+
+    root0 and root1 (N, 2) are the parties' independent random seeds; bit 0 of each first word is ignored.
+    """
+    _check_dcf(n, L, F)
+    _check("alpha", alpha, (None,))
+    count = alpha.shape[0]
+    _check("beta", beta, (count, 3))
+    _check("root0", root0, (count, 2))
+    _check("root1", root1, (count, 2))
+    keys = np.empty((count, _core.dcf_key_bytes(n, L, F)), np.uint8)
+    _core.dcf_gen(alpha, beta, n, L, F, root0, root1, keys)
+    return keys
+
+
+def dcf_eval(party: int, x: Words, n: int, L: int, F: int, root: Words, keys: Bytes) -> Words:
+    """This party's share (N, 3) of beta * [x < alpha]; components live modulo 2**L, 2**L and 2**F."""
+    _check_dcf(n, L, F)
+    _check_party(party)
+    _check("x", x, (None,))
+    _check("root", root, (x.shape[0], 2))
+    _check("keys", keys, (x.shape[0], _core.dcf_key_bytes(n, L, F)), np.uint8)
+    out = np.empty((x.shape[0], 3), np.uint64)
+    _core.dcf_eval(party, x, n, L, F, root, keys, out)
+    return out
+
+
+def _check_party(party: int) -> None:
+    if party not in (0, 1):
+        raise ValueError(f"party = {party}: valid are 0 and 1")
+
+
+def pack(x: Words, bits: int) -> Bytes:
+    """The low `bits` bits of every word, without gaps, little-endian: ceil(n * bits / 8) bytes."""
+    _check_any_shape("x", x)
+    _check_bits(bits)
+    out = np.empty(-(-x.size * bits // 8), np.uint8)
+    _core.pack(x, bits, out)
+    return out
+
+
+def unpack(buffer: Bytes, n: int, bits: int) -> Words:
+    """The n words that `pack` put into `buffer`."""
+    _check_bits(bits)
+    _check("buffer", buffer, (-(-n * bits // 8),), np.uint8)
+    out = np.empty(n, np.uint64)
+    _core.unpack(buffer, bits, out)
+    return out
+
+
+def open_packed(own: Words, peer: Bytes, bits: int) -> Words:
+    """(own + unpack(peer)) modulo 2**bits in one pass, in the shape of `own`."""
+    _check_any_shape("own", own)
+    _check_bits(bits)
+    _check("peer", peer, (-(-own.size * bits // 8),), np.uint8)
+    out = np.empty(own.shape, np.uint64)
+    _core.open_packed(own, peer, bits, out)
+    return out
+
+
+def bit_planes(x: Words, k: int) -> Words:
+    """(k, ceil(n/64)): plane j holds bit j of every element, element i at bit i % 64 of word i // 64."""
+    _check("x", x, (None,))
+    _check_bits(k)
+    planes = np.empty((k, -(-x.size // 64)), np.uint64)
+    _core.bit_planes(x, planes)
+    return planes
+
+
+def from_bit_planes(planes: Words, n: int) -> Words:
+    """The n words whose bits `bit_planes` spread out."""
+    _check("planes", planes, (None, -(-n // 64)))
+    _check_bits(planes.shape[0])
+    x = np.empty(n, np.uint64)
+    _core.from_bit_planes(planes, x)
+    return x
+
+
+def and_layer(party: int, d: Words, e: Words, a: Words, b: Words, c: Words) -> Words:
+    """This party's share of x & y from opened d = x^a, e = y^b and its shares of the triple a, b, c = a&b.
+
+    c ^ (d & b) ^ (e & a), and party 0 adds d & e. Any shape, the same for all.
+    """
+    _check_party(party)
+    _check_any_shape("d", d)
+    for name, array in (("e", e), ("a", a), ("b", b), ("c", c)):
+        _check(name, array, d.shape)
+    out = np.empty(d.shape, np.uint64)
+    _core.and_layer(party, d, e, a, b, c, out)
+    return out
+
+
+def quadratic_share(
+    opened: Words,
+    index: Index,
+    per_channel: int,
+    bits: int,
+    shift: int,
+    p0: Words,
+    p1: Words,
+    q0: Words,
+    q1: Words,
+    a: Words,
+    b: Words,
+    c: Words,
+    mask: Words,
+) -> Words:
+    """This party's masked share (N, k) of a t² + b t + c at the k positions `index` of each opened image (N, size).
+
+    With y the opened pre-activation modulo 2**bits, c1 = 1 - msb(y), T = (y >> shift) - 2**(bits-2-shift), and P, Q
+    the alternative (p0 and q0, or p1 and q1) that c1 selects: a T² - 2 T P + Q + b T + c + mask modulo 2**64.
+    The coefficients have one entry per channel of `per_channel` elements.
+    """
+    _check("opened", opened, (None, None))
+    _check("index", index, (None,), np.int64)
+    rows = (opened.shape[0], index.shape[0])
+    for name, array in (("p0", p0), ("p1", p1), ("q0", q0), ("q1", q1), ("mask", mask)):
+        _check(name, array, rows)
+    channels = -(-opened.shape[1] // per_channel)
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        _check(name, array, (channels,))
+    _check_bits(bits)
+    if not 0 <= shift <= bits - 2:
+        raise ValueError(f"shift = {shift}: valid are 0 to bits - 2 = {bits - 2}")
+    out = np.empty(rows, np.uint64)
+    _core.quadratic_share(opened, index, per_channel, bits, shift, p0, p1, q0, q1, a, b, c, mask, out)
+    return out
+
+
+def relu_share(
+    T: Words,
+    c1: Words,
+    flip: Words,
+    one: int,
+    v: Words,
+    R: Words,
+    m: Words,
+    s: Words,
+    sR: Words,
+    sm: Words,
+    L: int,
+    shift: int,
+) -> Words:
+    """This party's share of relu(t) modulo 2**L (the caller masks), from its comparison output v (n, 3).
+
+    (d, dR, dm) = v + (s, sR, sm), replaced by (one - d, R - dR, m - dm) where flip is 1; `one` is 1 at party 0, else 0.
+    Result: T d - dR + (c1 dm << (L - shift)).
+    """
+    _check("T", T, (None,))
+    _check("v", v, (T.shape[0], 3))
+    for name, array in (("c1", c1), ("flip", flip), ("R", R), ("m", m), ("s", s), ("sR", sR), ("sm", sm)):
+        _check(name, array, T.shape)
+    _check_bits(L)
+    if not 1 <= shift <= L:
+        raise ValueError(f"shift = {shift}: valid are 1 to L = {L}")
+    out = np.empty(T.shape, np.uint64)
+    _core.relu_share(T, c1, flip, int(one), v, R, m, s, sR, sm, L - shift, out)
+    return out
+
+
+def gather(source: Words, index: Index) -> Words:
+    """source (N, size) at the positions `index` of each row, as (N, k)."""
+    _check("source", source, (None, None))
+    _check("index", index, (None,), np.int64)
+    out = np.empty((source.shape[0], index.shape[0]), np.uint64)
+    _core.gather(source, index, out)
+    return out
+
+
+def scatter_shift(out: Words, index: Index, values: Words, shift: int = 0) -> None:
+    """out[:, index] = values >> shift, in place; out is (N, size), values (N, k)."""
+    _check("out", out, (None, None))
+    _check("index", index, (None,), np.int64)
+    _check("values", values, (out.shape[0], index.shape[0]))
+    if not 0 <= shift <= 63:
+        raise ValueError(f"shift = {shift}: valid are 0 to 63")
+    _core.scatter_shift(out, index, values, shift)

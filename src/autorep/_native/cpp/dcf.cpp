@@ -1,0 +1,204 @@
+// DCF key generation and evaluation: portable version and Python entry points.
+#include "dcf.h"
+
+#include "bindings.h"
+
+namespace autorep {
+namespace {
+
+constexpr i64 kBatch = 32;  // keys that walk the tree together, to fill the bit-sliced cipher
+
+// First 16 bytes of SHA-256("autorep dcf " + "left seed", "right seed", "left value", "right value").
+constexpr u8 kFixedKeys[4][16] = {
+    {0x83, 0x63, 0x6a, 0x67, 0x95, 0x24, 0xe3, 0xf7, 0xdb, 0xf2, 0x55, 0x72, 0x4e, 0x06, 0x3e, 0x83},
+    {0x15, 0xa4, 0x5a, 0x27, 0x9a, 0x70, 0xbe, 0x3d, 0x6b, 0x65, 0xe8, 0x04, 0x45, 0x61, 0x26, 0x45},
+    {0xa8, 0xf0, 0xb7, 0xa3, 0xda, 0x5f, 0xf9, 0xb3, 0x7d, 0xdc, 0x75, 0x7a, 0x17, 0x2a, 0xbb, 0x56},
+    {0xf3, 0x10, 0xf3, 0xf8, 0x53, 0xea, 0x52, 0x96, 0x9a, 0x28, 0x79, 0x32, 0xd9, 0xc2, 0x98, 0x42},
+};
+
+// Matyas-Meyer-Oseas: AES_k(s) ^ s.
+void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
+    aes_encrypt_portable(key, reinterpret_cast<const u8*>(in), reinterpret_cast<u8*>(out), count);
+    for (i64 i = 0; i < count; ++i) {
+        out[i].lo ^= in[i].lo;
+        out[i].hi ^= in[i].hi;
+    }
+}
+
+u64 select(u64 mask, u64 if_set, u64 otherwise) { return otherwise ^ ((otherwise ^ if_set) & mask); }
+Block select(u64 mask, Block if_set, Block otherwise) {
+    return {select(mask, if_set.lo, otherwise.lo), select(mask, if_set.hi, otherwise.hi)};
+}
+
+Block load_block(const u8* from) {
+    Block block;
+    std::memcpy(&block, from, 16);
+    return block;
+}
+
+// sign * value where negative is 0 or all ones: two's complement without a branch.
+u64 signed_by(u64 negative, u64 value) { return (value ^ negative) - negative; }
+
+struct Walk {  // one party's state at the current node of the path towards alpha
+    Block seed[kBatch], left[kBatch], right[kBatch], left_value[kBatch], right_value[kBatch];
+    u64 control[kBatch];  // 0 or all ones
+};
+
+void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
+               const u64* root1, u8* keys) {
+    const DcfCipher& cipher = dcf_cipher();
+    Walk walk[2];
+    Payload sum[kBatch] = {};
+    for (i64 i = 0; i < count; ++i) {
+        walk[0].seed[i] = {root0[2 * i] & ~u64(1), root0[2 * i + 1]};
+        walk[1].seed[i] = {root1[2 * i] & ~u64(1), root1[2 * i + 1]};
+        walk[0].control[i] = 0;
+        walk[1].control[i] = ~u64(0);
+        std::memset(keys + i * shape.key_bytes() + shape.right_bits_at(), 0, static_cast<size_t>(ceil_div(shape.n, 8)));
+    }
+    for (int level = 0; level < shape.n; ++level) {
+        for (Walk& w : walk) {
+            mmo(cipher.seed[0], w.seed, w.left, count);
+            mmo(cipher.seed[1], w.seed, w.right, count);
+            mmo(cipher.value[0], w.seed, w.left_value, count);
+            mmo(cipher.value[1], w.seed, w.right_value, count);
+        }
+        for (i64 i = 0; i < count; ++i) {
+            const u64 bit = (alpha[i] >> (shape.n - 1 - level)) & 1, right = u64(0) - bit;
+            u8* key = keys + i * shape.key_bytes();
+            u64 left_bit = bit ^ 1, right_bit = bit;
+            for (Walk& w : walk) {
+                left_bit ^= w.left[i].lo & 1;
+                right_bit ^= w.right[i].lo & 1;
+            }
+            Block lose[2];
+            for (int b = 0; b < 2; ++b) lose[b] = select(right, walk[b].left[i], walk[b].right[i]);
+            const Block seed_correction = {(lose[0].lo ^ lose[1].lo) & ~u64(1), lose[0].hi ^ lose[1].hi};
+
+            const u64 negative = walk[1].control[i];
+            Payload lost[2], kept[2], correction;
+            for (int b = 0; b < 2; ++b) {
+                lost[b] = payload_of(select(right, walk[b].left_value[i], walk[b].right_value[i]), shape);
+                kept[b] = payload_of(select(right, walk[b].right_value[i], walk[b].left_value[i]), shape);
+            }
+            for (int k = 0; k < 3; ++k) {
+                const u64 gained = beta[3 * i + k] & right;  // going right means every left neighbour is smaller
+                correction.v[k] = signed_by(negative, lost[1].v[k] - lost[0].v[k] - sum[i].v[k] + gained);
+                sum[i].v[k] += kept[0].v[k] - kept[1].v[k] + signed_by(negative, correction.v[k]);
+            }
+            for (Walk& w : walk) {
+                const Block child = select(right, w.right[i], w.left[i]);
+                const u64 child_bit = (child.lo & 1) ^ (select(right, right_bit, left_bit) & w.control[i] & 1);
+                w.seed[i] = {(child.lo & ~u64(1)) ^ (seed_correction.lo & w.control[i]),
+                             child.hi ^ (seed_correction.hi & w.control[i])};
+                w.control[i] = u64(0) - child_bit;
+            }
+            const Block stored = {seed_correction.lo | left_bit, seed_correction.hi};
+            std::memcpy(key + level * shape.level_bytes(), &stored, 16);
+            store_payload(correction, shape, key + level * shape.level_bytes() + 16);
+            key[shape.right_bits_at() + level / 8] |= static_cast<u8>(right_bit << (level & 7));
+        }
+    }
+    for (Walk& w : walk) mmo(cipher.value[0], w.seed, w.left_value, count);
+    for (i64 i = 0; i < count; ++i) {
+        const Payload leaf0 = payload_of(walk[0].left_value[i], shape), leaf1 = payload_of(walk[1].left_value[i], shape);
+        Payload last;
+        for (int k = 0; k < 3; ++k)
+            last.v[k] = signed_by(walk[1].control[i], leaf1.v[k] - leaf0.v[k] - sum[i].v[k]);
+        store_payload(last, shape, keys + i * shape.key_bytes() + shape.last_at());
+    }
+}
+
+void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys, u64* out) {
+    const DcfCipher& cipher = dcf_cipher();
+    Block seed[kBatch], child[2][kBatch], value[2][kBatch];
+    u64 control[kBatch];
+    Payload sum[kBatch] = {};
+    for (i64 i = 0; i < count; ++i) {
+        seed[i] = {root[2 * i] & ~u64(1), root[2 * i + 1]};
+        control[i] = u64(0) - static_cast<u64>(party);
+    }
+    for (int level = 0; level < shape.n; ++level) {
+        for (int side = 0; side < 2; ++side) {
+            mmo(cipher.seed[side], seed, child[side], count);
+            mmo(cipher.value[side], seed, value[side], count);
+        }
+        for (i64 i = 0; i < count; ++i) {
+            const u64 right = u64(0) - ((x[i] >> (shape.n - 1 - level)) & 1);
+            const u8* key = keys + i * shape.key_bytes();
+            const Block stored = load_block(key + level * shape.level_bytes());
+            const Payload correction = load_payload(key + level * shape.level_bytes() + 16, shape);
+            const Payload own = payload_of(select(right, value[1][i], value[0][i]), shape);
+            for (int k = 0; k < 3; ++k) sum[i].v[k] += own.v[k] + (correction.v[k] & control[i]);
+            const u64 right_bit = (key[shape.right_bits_at() + level / 8] >> (level & 7)) & 1;
+            const Block next = select(right, child[1][i], child[0][i]);
+            const u64 bit = (next.lo ^ (select(right, right_bit, stored.lo) & control[i])) & 1;
+            seed[i] = {(next.lo ^ (stored.lo & control[i])) & ~u64(1), next.hi ^ (stored.hi & control[i])};
+            control[i] = u64(0) - bit;
+        }
+    }
+    mmo(cipher.value[0], seed, value[0], count);
+    const u64 negative = u64(0) - static_cast<u64>(party);
+    for (i64 i = 0; i < count; ++i) {
+        const Payload last = load_payload(keys + i * shape.key_bytes() + shape.last_at(), shape);
+        const Payload own = payload_of(value[0][i], shape);
+        for (int k = 0; k < 3; ++k)
+            sum[i].v[k] = signed_by(negative, sum[i].v[k] + own.v[k] + (last.v[k] & control[i]));
+        const Payload result = reduce(sum[i], shape);
+        std::memcpy(out + 3 * i, result.v, 24);
+    }
+}
+
+void dcf_gen(Words alpha, Words beta, int n, int L, int F, Words root0, Words root1, BytesOut keys) {
+    const DcfShape shape{n, L, F};
+    const DcfGen gen = dcf_gen_portable;
+    parallel_ranges(static_cast<i64>(alpha.size()), 512, [&](i64 begin, i64 end) {
+        gen(shape, end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
+            root1.data() + 2 * begin, keys.data() + begin * shape.key_bytes());
+    });
+}
+
+void dcf_eval(int party, Words x, int n, int L, int F, Words root, Bytes keys, WordsOut out) {
+    const DcfShape shape{n, L, F};
+    const DcfEval eval = dcf_eval_portable;
+    parallel_ranges(static_cast<i64>(x.size()), 1024, [&](i64 begin, i64 end) {
+        eval(shape, end - begin, party, x.data() + begin, root.data() + 2 * begin,
+             keys.data() + begin * shape.key_bytes(), out.data() + 3 * begin);
+    });
+}
+
+}  // namespace
+
+const DcfCipher& dcf_cipher() {
+    static const DcfCipher cipher = [] {
+        DcfCipher made;
+        for (int side = 0; side < 2; ++side) {
+            made.seed[side] = aes_expand(kFixedKeys[side]);
+            made.value[side] = aes_expand(kFixedKeys[2 + side]);
+        }
+        return made;
+    }();
+    return cipher;
+}
+
+void dcf_gen_portable(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
+                      const u64* root1, u8* keys) {
+    for (i64 i = 0; i < count; i += kBatch)
+        gen_batch(shape, count - i < kBatch ? count - i : kBatch, alpha + i, beta + 3 * i, root0 + 2 * i,
+                  root1 + 2 * i, keys + i * shape.key_bytes());
+}
+
+void dcf_eval_portable(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
+                       u64* out) {
+    for (i64 i = 0; i < count; i += kBatch)
+        eval_batch(shape, count - i < kBatch ? count - i : kBatch, party, x + i, root + 2 * i,
+                   keys + i * shape.key_bytes(), out + 3 * i);
+}
+
+void register_dcf(nb::module_& m) {
+    m.def("dcf_key_bytes", [](int n, int L, int F) { return DcfShape{n, L, F}.key_bytes(); });
+    m.def("dcf_gen", &dcf_gen, NoGil());
+    m.def("dcf_eval", &dcf_eval, NoGil());
+}
+
+}  // namespace autorep

@@ -1,0 +1,11 @@
+// The compiled module autorep._native._core: one register function per file.
+#include "bindings.h"
+
+NB_MODULE(_core, m) {
+    autorep::register_runtime(m);
+    autorep::register_conv(m);
+    autorep::register_prg(m);
+    autorep::register_dcf(m);
+    autorep::register_bits(m);
+    autorep::register_activation(m);
+}

@@ -1,0 +1,79 @@
+// Threads and processor detection.
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bindings.h"
+#include "common.h"
+
+namespace autorep {
+namespace {
+
+Simd detect() {
+#if AUTOREP_X86
+    __builtin_cpu_init();
+    const bool aes = __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul");
+    const bool avx2 = aes && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi2") &&
+        __builtin_cpu_supports("vaes"))
+        return Simd::avx512;
+    if (avx2) return Simd::avx2;
+#endif
+    return Simd::portable;
+}
+
+std::atomic<int> threads{1};
+std::atomic<Simd> level{detect()};
+
+const char* name_of(Simd value) {
+    return value == Simd::avx512 ? "avx512" : value == Simd::avx2 ? "avx2" : "portable";
+}
+
+void set_simd(const std::string& name) {
+    const Simd best = detect();
+    Simd wanted = best;
+    if (name == "avx512") wanted = Simd::avx512;
+    else if (name == "avx2") wanted = Simd::avx2;
+    else if (name == "portable") wanted = Simd::portable;
+    else if (name != "auto")
+        throw std::invalid_argument("set_simd(\"" + name + "\"): valid are auto, avx512, avx2, portable");
+    if (wanted > best)
+        throw std::invalid_argument("set_simd(\"" + name + "\"): this processor offers " + name_of(best) + " at most");
+    level = wanted;
+}
+
+}  // namespace
+
+Simd simd_level() { return level.load(std::memory_order_relaxed); }
+int thread_count() { return threads.load(std::memory_order_relaxed); }
+
+// Threads live for one call only: that costs some 20 microseconds, and survives fork() and concurrent callers.
+void run_ranges(i64 count, i64 grain, RangeBody body, void* context) {
+    const i64 parts = std::min<i64>(thread_count(), std::max<i64>(1, count / std::max<i64>(1, grain)));
+    if (parts <= 1) {
+        if (count > 0) body(context, 0, count);
+        return;
+    }
+    std::vector<std::thread> helpers;
+    for (i64 part = 1; part < parts; ++part)
+        helpers.emplace_back(body, context, count * part / parts, count * (part + 1) / parts);
+    body(context, 0, count / parts);
+    for (auto& helper : helpers) helper.join();
+}
+
+void register_runtime(nb::module_& m) {
+    m.def("set_threads", [](int n) {
+        if (n < 1) throw std::invalid_argument("set_threads(" + std::to_string(n) + "): at least 1");
+        threads = n;
+    });
+    m.def("get_threads", &thread_count);
+    m.def("set_simd", &set_simd);
+    m.def("simd", [] { return name_of(simd_level()); });
+}
+
+}  // namespace autorep

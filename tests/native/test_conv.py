@@ -1,0 +1,182 @@
+"""Ring convolution against a plain sum over taps in wrapping numpy arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autorep import _native
+
+CASES = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def words(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.integers(0, 2**64, shape, dtype=np.uint64)
+
+
+def cut(values: np.ndarray, bits: int) -> np.ndarray:
+    return values & np.uint64(2**bits - 1)
+
+
+def slow_conv(
+    x: np.ndarray,
+    w: np.ndarray,
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> np.ndarray:
+    """One tap of the kernel at a time on the zero-padded batch."""
+    N, C, H, W = x.shape
+    O, Cg, kh, kw = w.shape
+    padded = np.zeros((N, C, H + 2 * padding[0], W + 2 * padding[1]), np.uint64)
+    padded[:, :, padding[0] : padding[0] + H, padding[1] : padding[1] + W] = x
+    Ho = (padded.shape[2] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
+    Wo = (padded.shape[3] - dilation[1] * (kw - 1) - 1) // stride[1] + 1
+    out = np.zeros((N, O, Ho, Wo), np.uint64)
+    for o in range(O):
+        first = (o // (O // groups)) * Cg
+        for ky in range(kh):
+            for kx in range(kw):
+                rows = slice(ky * dilation[0], ky * dilation[0] + stride[0] * (Ho - 1) + 1, stride[0])
+                columns = slice(kx * dilation[1], kx * dilation[1] + stride[1] * (Wo - 1) + 1, stride[1])
+                part = padded[:, first : first + Cg, rows, columns]
+                out[:, o] += (w[o, :, ky, kx][None, :, None, None] * part).sum(1, dtype=np.uint64)
+    return out
+
+
+def agree(
+    N: int,
+    C: int,
+    O: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    bits: int,
+    algorithm: str = "auto",
+    seed: int = 0,
+    **geometry: object,
+) -> _native.ConvPlan:
+    rng = np.random.default_rng(seed)
+    w, x = words(rng, O, C // int(geometry.get("groups", 1)), *kernel), words(rng, N, C, *size)
+    plan = _native.ConvPlan(w, (C, *size), bits=bits, algorithm=algorithm, **geometry)
+    found, expected = plan.run(x), slow_conv(x, w, **geometry)
+    assert found.shape == expected.shape == (N, *plan.out_shape)
+    assert np.array_equal(cut(found, bits), cut(expected, bits))
+    assert np.array_equal(plan.run(x), found)
+    return plan
+
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@CASES
+@given(st.data())
+def test_any_geometry_agrees_with_the_slow_sum(level: str, data: st.DataObject) -> None:
+    draw = data.draw
+    groups = draw(st.integers(1, 3))
+    kernel, dilation = draw(pairs), draw(pairs)
+    least = [d * (k - 1) + 1 for k, d in zip(kernel, dilation)]
+    padding = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    size = tuple(draw(st.integers(max(1, m - 2 * p), 13)) for m, p in zip(least, padding))
+    agree(
+        draw(st.integers(1, 3)),
+        groups * draw(st.integers(1, 11)),
+        groups * draw(st.integers(1, 40)),
+        size,
+        kernel,
+        draw(st.sampled_from([64, 63, 53, 52, 50, 46, 44, 32, 1])),
+        seed=draw(st.integers(0, 999)),
+        stride=draw(pairs),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+
+
+@CASES
+@given(st.data())
+def test_depthwise_agrees_with_the_slow_sum(level: str, data: st.DataObject) -> None:
+    draw = data.draw
+    channels, multiplier = draw(st.integers(2, 20)), draw(st.integers(1, 2))
+    agree(
+        draw(st.integers(1, 2)),
+        channels,
+        channels * multiplier,
+        draw(st.tuples(st.integers(5, 20), st.integers(5, 20))),
+        draw(st.sampled_from([(3, 3), (5, 5), (1, 3)])),
+        draw(st.sampled_from([64, 52, 44])),
+        stride=draw(st.sampled_from([(1, 1), (2, 2)])),
+        padding=draw(st.sampled_from([(0, 0), (1, 1), (2, 2)])),
+        groups=channels,
+    )
+
+
+@CASES
+@given(
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.integers(1, 70),
+    st.tuples(st.integers(1, 15), st.integers(1, 15)),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.sampled_from([1, 30, 44, 46, 47, 50, 51, 58]),
+)
+def test_winograd_agrees_with_the_slow_sum(
+    level: str, N: int, C: int, O: int, size: tuple[int, int], padding: tuple[int, int], bits: int
+) -> None:
+    plan = agree(N, C, O, size, (3, 3), bits, "winograd", padding=padding)
+    assert plan.algorithm in ("winograd2", "winograd4")
+
+
+@pytest.mark.parametrize("bits", [44, 64])
+@pytest.mark.parametrize("algorithm", ["auto", "direct"])
+@pytest.mark.parametrize(
+    ("C", "O", "side", "kernel", "stride"),
+    [(3, 64, 32, 3, 1), (64, 64, 32, 3, 1), (64, 128, 32, 3, 2), (64, 128, 32, 1, 2), (512, 512, 4, 3, 1)],
+)
+def test_resnet_shapes(C: int, O: int, side: int, kernel: int, stride: int, algorithm: str, bits: int) -> None:
+    agree(2, C, O, (side, side), (kernel, kernel), bits, algorithm, stride=(stride, stride), padding=(kernel // 2,) * 2)
+
+
+def test_threads_do_not_change_the_result(level: str) -> None:
+    _native.set_threads(2)
+    try:
+        for algorithm in ("direct", "winograd"):
+            for batch, channels in ((1, 80), (3, 16)):
+                agree(batch, channels, 72, (9, 11), (3, 3), 44, algorithm, padding=(1, 1))
+        agree(1, 600, 96, (1, 1), (1, 1), 64)
+        agree(2, 24, 24, (15, 15), (3, 3), 64, padding=(1, 1), groups=24)
+    finally:
+        _native.set_threads(1)
+
+
+@CASES
+@given(st.integers(0, 40), st.integers(1, 70), st.integers(1, 50), st.sampled_from([64, 52, 44]))
+def test_matmul_agrees_with_the_slow_product(level: str, N: int, F: int, O: int, bits: int) -> None:
+    rng = np.random.default_rng(N)
+    w, x = words(rng, O, F), words(rng, N, F)
+    expected = (x[:, None, :] * w[None]).sum(2, dtype=np.uint64)
+    assert np.array_equal(cut(_native.MatmulPlan(w, bits).run(x), bits), cut(expected, bits))
+
+
+def test_result_goes_into_the_given_array() -> None:
+    rng = np.random.default_rng(0)
+    plan = _native.ConvPlan(words(rng, 4, 3, 3, 3), (3, 8, 8), padding=(1, 1))
+    out = np.empty((2, *plan.out_shape), np.uint64)
+    assert plan.run(words(rng, 2, 3, 8, 8), out) is out
+    assert plan.packed_bytes >= 4 * 27 * 8
+
+
+def test_mistakes_are_named() -> None:
+    w = np.zeros((4, 3, 3, 3), np.uint64)
+    with pytest.raises(ValueError, match=r"x: expected shape \(any, 3, 8, 8\), found \(1, 3, 8, 9\)"):
+        _native.ConvPlan(w, (3, 8, 8)).run(np.zeros((1, 3, 8, 9), np.uint64))
+    with pytest.raises(ValueError, match="does not fit"):
+        _native.ConvPlan(w, (3, 2, 8))
+    with pytest.raises(ValueError, match="groups = 2 does not divide 3 channels"):
+        _native.ConvPlan(w, (3, 8, 8), groups=2)
+    with pytest.raises(ValueError, match="winograd needs a 3x3 kernel with stride 1"):
+        _native.ConvPlan(w, (3, 8, 8), stride=(2, 2), algorithm="winograd")
+    with pytest.raises(ValueError, match="winograd needs bits <= 62"):
+        _native.ConvPlan(w, (3, 8, 8), bits=63, algorithm="winograd")
