@@ -1,1 +1,14 @@
+"""Replacement: find activation call sites, choose which ReLUs stay, replace the others by fitted polynomials."""
 
+from autorep.replacement.activation import MaskedActivation
+from autorep.replacement.api import Replacement, attach, count_relus, replace_activations_
+from autorep.replacement.sites import ActivationSite
+
+__all__ = [
+    "ActivationSite",
+    "MaskedActivation",
+    "Replacement",
+    "attach",
+    "count_relus",
+    "replace_activations_",
+]

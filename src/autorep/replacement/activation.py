@@ -1,0 +1,202 @@
+"""MaskedActivation: X = mask·relu(Z) + (1 − mask)·poly(Z), one module per call site."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autorep.errors import DataError, UnsupportedOpError
+from autorep.replacement import dapa, fused
+from autorep.replacement.indicator import START, straight_through, surrogate_slope
+
+MINIMUM_STD = 1e-3  # a dead channel's z = (Z − mean)/std stays harmless when it wakes up
+MINIMUM_CURVE = 1e-8  # smallest k2: keeps the quadratic convex and its trainable form finite
+MOMENTUM = 0.1  # of the running moments, after a plain average over the first ten batches
+
+
+class MaskedActivation(nn.Module):
+    """One activation call site: kept elements go through the activation, all others through their channel's poly.
+
+    The polynomial is held in the centred basis of DaPa, z = (Z − mean)/std:
+    poly(Z) = std·[k0 + k1·z + k2·(z² − 1) + …]. Row j of `coefficients` is k_j, except row 2, which holds the
+    inverse softplus of k2: however it is trained, k2 = softplus(row 2) > 0, so a quadratic stays convex. mean and std
+    are fixed numbers, not trained. Channels are dimension 1 of the input; with granularity "layer" there is one
+    polynomial for all of them.
+
+    Attributes:
+        aux: trainable stand-in of the mask, shape of one image's activation.
+        coefficients: (degree + 1, channels), or (degree + 1, 1) for granularity "layer".
+        mask: uint8, 1 keeps the activation; changed by Replacement only, never in forward.
+        mean, std: of Z, as last calibrated.
+        moments: running mean and variance of Z, followed in training forwards while `tracking` is on.
+        activation: "relu", "relu6" or "silu".
+        frozen: 1 when the mask is final and aux no longer trains.
+        range_limit: None, or the |z| beyond which training forwards collect the range penalty.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        activation: str = "relu",
+        degree: int = 2,
+        granularity: str = "channel",
+        surrogate: str = "softplus",
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.degree = degree
+        self.granularity = granularity
+        self.surrogate = surrogate
+        self.channels = shape[0]
+        self.tracking = False
+        self.range_limit: float | None = None
+        self.range_sum: Tensor | None = None
+        self.range_count = 0
+        polynomials = self.channels if granularity == "channel" else 1
+        self.aux = nn.Parameter(torch.full(shape, START, device=device))
+        self.coefficients = nn.Parameter(torch.zeros(degree + 1, polynomials, device=device))
+        self.mask: Tensor
+        self.mean: Tensor
+        self.std: Tensor
+        self.moments: Tensor
+        self.moment_steps: Tensor
+        self.frozen: Tensor
+        self.basis: Tensor
+        self.register_buffer("mask", torch.ones(shape, dtype=torch.uint8, device=device))
+        self.register_buffer("mean", torch.zeros(polynomials, device=device))
+        self.register_buffer("std", torch.ones(polynomials, device=device))
+        self.register_buffer("moments", torch.stack([self.mean, self.std]))
+        self.register_buffer("moment_steps", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("frozen", torch.zeros((), dtype=torch.uint8, device=device))
+        basis = dapa.hermite_to_powers(degree).float()
+        self.register_buffer("basis", basis.to(device), persistent=False)
+        self.set_moments_(self.mean, self.std)
+
+    def forward(self, z: Tensor) -> Tensor:
+        if z.shape[1:] != self.mask.shape:
+            raise DataError(
+                f"activation of shape {tuple(z.shape[1:])} per image where the mask has {tuple(self.mask.shape)}: a mask"
+                " belongs to the size of the example input; feed images of that size, or replace the activations of"
+                " a fresh model with an example of the new size"
+            )
+        if self.training and self.tracking:
+            self._follow_moments(z)
+        collect = self.training and self.range_limit is not None and torch.is_grad_enabled()
+        if fused.usable(self, z):
+            x, range_sum = fused.apply(self, z, self.range_limit if collect else None)
+        else:
+            x, range_sum = self.reference(z, self.range_limit if collect else None)
+        if collect:
+            self.range_sum = range_sum
+            self.range_count = z.shape[0] * (self.mask.numel() - int(self.mask.sum()))
+        return x
+
+    def reference(self, z: Tensor, range_limit: float | None = None) -> tuple[Tensor, Tensor | None]:
+        """Forward in plain torch operations, and Σ (1 − mask)·relu(|z| − limit)² when a limit is given."""
+        poly, scaled = self._poly(z)
+        mask = straight_through(self.mask, self.aux, self.surrogate)
+        x = (mask * self.keep(z) + (1 - mask) * poly).to(z.dtype)
+        if range_limit is None:
+            return x, None
+        return x, ((1 - self.mask) * F.relu(scaled.abs() - range_limit).square()).sum()
+
+    def poly(self, z: Tensor) -> Tensor:
+        """What a replaced element goes through."""
+        return self._poly(z)[0]
+
+    def keep(self, z: Tensor) -> Tensor:
+        """What a kept element goes through."""
+        return {"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[self.activation](z)
+
+    def hermite(self) -> Tensor:
+        """k_0 … k_degree, differentiable in `coefficients`."""
+        if self.degree < 2:
+            return self.coefficients
+        return torch.cat([self.coefficients[:2], F.softplus(self.coefficients[2:3]), self.coefficients[3:]])
+
+    def terms(self) -> Tensor:
+        """Coefficients of z**i including the factor std, shape (degree + 1, channels or 1)."""
+        return (self.basis @ self.hermite()) * self.std
+
+    def slope(self) -> Tensor:
+        """dm/daux at the present aux."""
+        return surrogate_slope(self.aux.detach(), self.surrogate)
+
+    @torch.no_grad()
+    def set_moments_(self, mean: Tensor, std: Tensor) -> None:
+        """Centre the polynomial at these moments and make it DaPa's."""
+        self.mean.copy_(mean)
+        self.std.copy_(std.clamp_min(MINIMUM_STD))
+        self.moments.copy_(torch.stack([self.mean, self.std.square()]))
+        series = dapa.dapa(self.mean, self.std, self.degree, self.activation)
+        if self.degree >= 2:
+            curve = series[2].clamp_min(MINIMUM_CURVE)
+            series[2] = curve + torch.log(-torch.expm1(-curve))  # inverse softplus
+        self.coefficients.copy_(series)
+
+    @torch.no_grad()
+    def power_coefficients(self) -> Tensor:
+        """Float64 coefficients of Z**i per channel, lowest power first, shape (degree + 1, channels)."""
+        series = self.coefficients.double()
+        if self.degree >= 2:
+            series[2] = F.softplus(series[2])
+        terms = (dapa.hermite_to_powers(self.degree).to(series.device) @ series) * self.std.double()
+        powers = dapa.powers_of_input(terms, self.mean, self.std)
+        return powers.expand(-1, self.channels).clone()
+
+    def poly_coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(a, b, c) of a·Z² + b·Z + c per channel, float64, for the compiler."""
+        if self.degree > 2:
+            raise UnsupportedOpError(
+                f"polynomials of degree {self.degree} cannot run in two-party inference; replace with degree=2 or 1"
+            )
+        powers = self.power_coefficients()
+        a = powers[2] if self.degree == 2 else torch.zeros_like(powers[0])
+        return a, powers[1], powers[0]
+
+    def kept_index(self) -> Tensor:
+        """Sorted flat positions (channel, row, column) of the kept elements, int64."""
+        return self.mask.reshape(-1).nonzero().reshape(-1)
+
+    @torch.no_grad()
+    def freeze_(self) -> None:
+        """Make the mask final: aux stops training."""
+        self.frozen.fill_(1)
+        self.aux.requires_grad_(False)
+
+    def extra_repr(self) -> str:
+        shape = tuple(self.mask.shape)
+        return (
+            f"{shape}, activation={self.activation!r}, degree={self.degree}, granularity={self.granularity!r}"
+        )
+
+    def _poly(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The polynomial at z, and z in standard deviations from the mean."""
+        wide = (-1,) + (1,) * (z.dim() - 2)
+        scaled = (z - self.mean.view(wide)) / self.std.view(wide)
+        return dapa.polynomial(scaled, self.terms().view(self.degree + 1, *wide)), scaled
+
+    @torch.no_grad()
+    def _follow_moments(self, z: Tensor) -> None:
+        dims = (
+            tuple(d for d in range(z.dim()) if d != 1)
+            if self.granularity == "channel"
+            else tuple(range(z.dim()))
+        )
+        variance, mean = torch.var_mean(z.float(), dim=dims, correction=0)
+        self.moment_steps += 1
+        weight = (1.0 / self.moment_steps).clamp_min(MOMENTUM)
+        self.moments.lerp_(torch.stack([mean, variance]).view_as(self.moments), weight)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.aux.requires_grad_(not bool(self.frozen))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The collected range penalty hangs on a step's autograd graph, which cannot be copied.
+        return {**self.__dict__, "range_sum": None}

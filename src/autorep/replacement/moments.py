@@ -1,0 +1,156 @@
+"""What a replaced network is measured for: exact moments of every site's input, and each element's sensitivity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from autorep.errors import DataError
+from autorep.replacement.activation import MaskedActivation
+
+Batches = Iterable[Tensor | tuple[Any, ...] | list[Any]]
+
+
+def all_reduce_(value: Tensor) -> Tensor:
+    """Sum over the processes of a torch.distributed run; unchanged outside of one."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(value)
+    return value
+
+
+@torch.no_grad()
+def exact_moments(
+    model: nn.Module, sites: Mapping[str, MaskedActivation], batches: Batches
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and standard deviation of every site's input over all batches and processes, float64, in one pass.
+
+    The model runs in evaluation mode, so that the moments are those of the network as it is deployed.
+    """
+    sums: dict[str, Tensor] = {}  # rows: count, mean, sum of squared deviations
+
+    def follow(name: str, site: MaskedActivation) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            batch = _batch_moments(args[0], site.granularity)
+            sums[name] = _merge(sums[name], batch) if name in sums else batch
+
+        return before
+
+    with evaluating(model):
+        handles = [site.register_forward_pre_hook(follow(name, site)) for name, site in sites.items()]
+        try:
+            for batch in batches:
+                model(inputs_of(batch)[0])
+        finally:
+            for handle in handles:
+                handle.remove()
+    _require(sums, sites)
+    return {name: _over_processes(sums[name]) for name in sites}
+
+
+def sensitivity(
+    model: nn.Module, sites: Mapping[str, MaskedActivation], batches: Batches, loss_fn: Callable[..., Tensor]
+) -> dict[str, Tensor]:
+    """E[((activation − poly)·dL/dX)²]^½ of every element, over all images and processes, float64.
+
+    L is one image's own loss: loss_fn(outputs, *rest of the batch) must be the mean over the batch. It is the
+    first-order change of the loss when that element alone is replaced. Parameters and their .grad stay untouched.
+    """
+    totals = {
+        name: torch.zeros(site.mask.shape, dtype=torch.float64, device=site.mask.device)
+        for name, site in sites.items()
+    }
+    images = 0
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def follow(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def after(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            seen[name] = (args[0], output)
+
+        return after
+
+    with evaluating(model), torch.enable_grad():
+        handles = [site.register_forward_hook(follow(name)) for name, site in sites.items()]
+        try:
+            for batch in batches:
+                x, rest = inputs_of(batch)
+                # A leaf that requires grad, so that networks with frozen weights work too.
+                loss = loss_fn(model(x.detach().clone().requires_grad_()), *rest)
+                names = list(seen)
+                gradients = torch.autograd.grad(loss, [seen[name][1] for name in names])
+                for name, gradient in zip(names, gradients):
+                    totals[name] += _squared_change(sites[name], seen[name][0], gradient * x.shape[0])
+                images += x.shape[0]
+                seen.clear()
+        finally:
+            for handle in handles:
+                handle.remove()
+    count = all_reduce_(
+        torch.tensor(float(images), dtype=torch.float64, device=next(iter(totals.values())).device)
+    )
+    if not count:
+        raise DataError("no batch to measure sensitivity on; pass at least one (images, targets) batch")
+    return {name: (all_reduce_(total) / count).sqrt() for name, total in totals.items()}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, every module's own mode again afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def inputs_of(batch: Tensor | tuple[Any, ...] | list[Any]) -> tuple[Tensor, tuple[Any, ...]]:
+    """(images, everything else) of a batch that is a tensor or a sequence starting with one."""
+    if isinstance(batch, Tensor):
+        return batch, ()
+    return batch[0], tuple(batch[1:])
+
+
+@torch.no_grad()
+def _squared_change(site: MaskedActivation, z: Tensor, gradient: Tensor) -> Tensor:
+    z = z.detach().float()
+    difference = site.keep(z) - site.poly(z)
+    return (difference * gradient.float()).square().sum(dim=0, dtype=torch.float64)
+
+
+def _batch_moments(z: Tensor, granularity: str) -> Tensor:
+    columns = z.detach().double()
+    columns = columns.transpose(0, 1).flatten(1) if granularity == "channel" else columns.reshape(1, -1)
+    variance, mean = torch.var_mean(columns, dim=1, correction=0)
+    count = torch.full_like(mean, columns.shape[1])
+    return torch.stack([count, mean, variance * count])
+
+
+def _merge(one: Tensor, other: Tensor) -> Tensor:
+    """Moments of the union of two samples, without the cancellation of a difference of squares."""
+    count = one[0] + other[0]
+    delta = other[1] - one[1]
+    mean = one[1] + delta * other[0] / count
+    return torch.stack([count, mean, one[2] + other[2] + delta.square() * one[0] * other[0] / count])
+
+
+def _over_processes(own: Tensor) -> tuple[Tensor, Tensor]:
+    count, mean, squares = own
+    total = all_reduce_(count.clone())
+    common = all_reduce_(count * mean) / total
+    deviation = all_reduce_(squares + count * (mean - common).square())
+    return common, (deviation / total).sqrt()
+
+
+def _require(found: Mapping[str, Tensor], sites: Mapping[str, MaskedActivation]) -> None:
+    missing = [name for name in sites if name not in found]
+    if missing:
+        raise DataError(
+            f"calibration saw no input at {', '.join(missing[:3])}: pass at least one batch, and a model that runs through"
+            " every replaced activation"
+        )

@@ -1,0 +1,150 @@
+"""Put modules at call sites: swap submodules where that is enough, rewrite a forward where it is not.
+
+Only modules that call a functional activation, or one activation module several times, get a new forward: a subclass
+of their own class, generated from their torch.fx graph with the calls exchanged. The module tree, its parameter names
+and hooks stay as they are, so deepcopy, state_dict and strict loading work as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from autorep.errors import TraceError
+from autorep.replacement.sites import CallSite, SiteMap, SiteTracer, is_activation_call, trace_errors
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class OwnerForward:
+    """New forward of one owner in evaluation and in training, and tensors that it needs as attributes."""
+
+    evaluating: Forward
+    training: Forward
+    constants: Mapping[str, Tensor]
+
+
+def build_forwards(
+    model: nn.Module, found: SiteMap, chosen: Mapping[str, nn.Module], kinds: Sequence[str]
+) -> dict[str, OwnerForward]:
+    """New forwards for the owners of the chosen sites (name -> module to stand there).
+
+    `model` must be a private copy: the modules are put into it.
+    """
+    owners = list(dict.fromkeys(s.owner for s in found.sites if s.owner is not None and s.name in chosen))
+    forwards: dict[str, OwnerForward] = {}
+    for owner in owners:
+        sites = [site for site in found.sites if site.owner == owner]
+        module = model.get_submodule(owner)
+        before = set(vars(module))
+        graphs = {mode: _owner_graph(model, owner, found, mode) for mode in (False, True)}
+        constants = {name: vars(module)[name] for name in set(vars(module)) - before}
+        for graph in graphs.values():
+            _exchange_calls(graph, module, owner, sites, chosen, kinds)
+        for site in sites:
+            if site.name in chosen:
+                set_submodule(model, site.name, chosen[site.name])
+        sources = [graph.python_code("self").src for graph in graphs.values()]
+        evaluating = type(fx.GraphModule(module, graphs[False])).forward
+        training = (
+            evaluating if sources[0] == sources[1] else type(fx.GraphModule(module, graphs[True])).forward
+        )
+        forwards[owner] = OwnerForward(evaluating, training, constants)
+    return forwards
+
+
+def install_(model: nn.Module, chosen: Mapping[str, nn.Module], forwards: Mapping[str, OwnerForward]) -> None:
+    """Put the chosen modules and the new forwards into the model."""
+    for name, module in chosen.items():
+        set_submodule(model, name, module)
+    for owner, forward in forwards.items():
+        module = model.get_submodule(owner)
+        for name, constant in forward.constants.items():
+            setattr(module, name, constant)
+        module.__class__ = _with_forward(type(module), forward)
+
+
+def set_submodule(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Register a module at a dotted path; a numbered child of a Sequential keeps its place."""
+    parent, _, name = path.rpartition(".")
+    model.get_submodule(parent)._modules[name] = module
+    module.train(model.training)
+
+
+def _with_forward(cls: type[nn.Module], forward: OwnerForward) -> type[nn.Module]:
+    """A subclass of `cls` that differs in forward only."""
+    evaluating, training = forward.evaluating, forward.training
+    if training is evaluating:
+        chosen = evaluating
+    else:
+
+        def chosen(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return (training if self.training else evaluating)(self, *args, **kwargs)
+
+    namespace = {
+        "forward": chosen,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+    }
+    return type(cls.__name__, (cls,), namespace)
+
+
+def _owner_graph(model: nn.Module, owner: str, found: SiteMap, training: bool) -> fx.Graph:
+    """The owner's forward as a graph, its submodules opaque except those that must be inlined."""
+    prefix = f"{owner}." if owner else ""
+    module = model.get_submodule(owner)
+    was_training = {m: m.training for m in module.modules()}
+    module.train(training)
+    tracer = SiteTracer(lambda path: prefix + path not in found.inlined)
+    with trace_errors(tracer, module):
+        graph = tracer.trace(module, dict(found.fixed_arguments.get(owner, {})))
+    for inner, mode in was_training.items():
+        inner.training = mode
+    return graph
+
+
+def _exchange_calls(
+    graph: fx.Graph,
+    module: nn.Module,
+    owner: str,
+    sites: Sequence[CallSite],
+    chosen: Mapping[str, nn.Module],
+    kinds: Sequence[str],
+) -> None:
+    modules = dict(module.named_modules(remove_duplicate=False))
+    calls = [node for node in graph.nodes if is_activation_call(node, modules, kinds)]
+    prefix = f"{owner}." if owner else ""
+    by_position = {site.position: site for site in sites}
+    if any(p >= len(calls) or _kind(calls[p], modules, kinds) != s.kind for p, s in by_position.items()):
+        raise TraceError(
+            f"{owner or type(module).__name__!r} calls {len(calls)} activations when traced alone, but other ones within"
+            " the whole model: its forward depends on how it is called. Put ActivationSite modules there by hand"
+        )
+    for position, site in by_position.items():
+        node = calls[position]
+        source = node.args[0] if node.args else node.kwargs["input"]
+        found = is_activation_call(node, modules, kinds)
+        assert isinstance(source, fx.Node) and found is not None
+        with graph.inserting_after(node):
+            if site.name in chosen:
+                new = graph.call_module(site.name.removeprefix(prefix), (source,))
+            else:
+                new = graph.call_function(
+                    {"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[site.kind], (source,)
+                )
+        if found[1]:
+            # The call overwrote its input: whoever reads that input afterwards must see the result.
+            source.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user > new)
+        node.replace_all_uses_with(new)
+        graph.erase_node(node)
+
+
+def _kind(node: fx.Node, modules: Mapping[str, nn.Module], kinds: Sequence[str]) -> str | None:
+    found = is_activation_call(node, modules, kinds)
+    return found[0] if found else None
