@@ -115,7 +115,7 @@ class SumPool(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Flatten(Op):
-    """Reshape to one dimension; keeps the kind of its input."""
+    """Reshape to the result's shape: one dimension, or back to (channels, 1, 1); keeps the kind of its input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,7 @@ class Activation(Op):
         kept: sorted flat positions (channel, row, column) of one image that keep a comparison.
         knots, slopes: the piecewise-linear function is offset + Σ slopes[k]·relu(y − knots[k]); integers, knots with
             kept_frac and slopes with frac − kept_frac fractional bits, offset with frac. ReLU is knots (0,), slopes (1,).
+        function: what the piecewise-linear function stands for; "sigmoid" lets `float` mode compute the true one.
         kept_frac: fractional bits of y where it is compared.
         window: n, bits of the comparison: exact for |y − knot| < 2**(window − kept_frac).
         quad_frac: g, fractional bits of y inside the quadratic.
@@ -164,6 +165,7 @@ class Activation(Op):
     knots: tuple[int, ...] = (0,)
     slopes: tuple[int, ...] = (1,)
     offset: int = 0
+    function: Literal["piecewise", "sigmoid"] = "piecewise"
     kept_frac: int = 16
     window: int = 22
     quad_frac: int = 12
@@ -214,7 +216,20 @@ class MaxPool(Op):
 
 OP_TYPES: dict[str, type[Op]] = {
     cls.__name__: cls
-    for cls in (Input, Conv, Linear, Affine, Add, SumPool, Flatten, Concat, Product, Requantize, Activation, MaxPool)
+    for cls in (
+        Input,
+        Conv,
+        Linear,
+        Affine,
+        Add,
+        SumPool,
+        Flatten,
+        Concat,
+        Product,
+        Requantize,
+        Activation,
+        MaxPool,
+    )
 }
 
 
@@ -261,7 +276,9 @@ class Program:
         """A parameter as ring elements (uint64, two's complement), rounded to its fractional bits."""
         return encode(self.parameters[f"{op.name}.{parameter}"], op.parameter_frac(parameter))
 
-    def run(self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any) -> np.ndarray:
+    def run(
+        self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any
+    ) -> np.ndarray:
         """Logits for a batch of inputs (N, *input shape), in float, in exact fixed point, or between two parties."""
         from autorep.program import run
 

@@ -1,0 +1,142 @@
+"""From a trained torch module to a Program: trace, fold, give kinds, calibrate, plan."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autorep.errors import DataError, TraceError, UnsupportedOpError
+from autorep.program.draft import Draft
+from autorep.program.fold import fold_affine
+from autorep.program.ir import Affine, Program
+from autorep.program.kinds import assign_kinds
+from autorep.program.plan import FRACTIONS, headroom, plan
+from autorep.program.ranges import calibrate
+from autorep.program.trace import Problem, trace
+
+Batches = Iterable[Any]
+
+
+def compile_program(
+    model: nn.Module,
+    calibration_batches: Batches | torch.Tensor | np.ndarray,
+    *,
+    name: str | None = None,
+    class_names: Sequence[str] | None = None,
+    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+    margin: float = 4.0,
+    fractions: Sequence[int] = FRACTIONS,
+    info: Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile an evaluated model (replaced or plain) to a fixed-point Program.
+
+    Arguments:
+        calibration_batches: image tensors (N, ...), or (images, labels) pairs as data loaders give; one tensor is one
+            batch. What the model will see in use; a few hundred images are enough.
+        normalize: (mean, std) per channel, to be folded into the program: the program then takes the images before
+            normalisation, and so must the calibration batches.
+        margin: every layer fits values this many times larger than calibration showed.
+        fractions: fractional bits to try, best first.
+        info: further public facts to record.
+
+    Raises UnsupportedOpError listing everything that cannot be translated, TraceError, RangeError.
+    """
+    batches = list(_images(calibration_batches))
+    if not batches:
+        raise DataError("no calibration images; give at least one batch, better a few hundred images")
+    first = torch.from_numpy(np.concatenate([batches[0], batches[0]])[:2])
+    draft, problems = _traced(model, first)
+    if problems:
+        lines = "\n  ".join(map(str, problems))
+        raise UnsupportedOpError(f"{len(problems)} operation(s) cannot be compiled:\n  {lines}")
+    draft.prune()
+    if normalize is not None:
+        _insert_normalization(draft, *normalize)
+    fold_affine(draft)
+    draft = assign_kinds(draft)
+    draft.parameters = {key: value.astype(np.float32) for key, value in draft.parameters.items()}
+    calibration = calibrate(draft, batches)
+    ops = plan(draft, calibration, margin, fractions)
+    facts = {
+        **(info or {}),
+        "name": name or type(model).__name__,
+        "class_names": list(class_names) if class_names is not None else None,
+        "normalize": [[float(v) for v in part] for part in normalize] if normalize is not None else None,
+        "calibration_images": calibration.images,
+        "margin": margin,
+        "headroom": [asdict(row) for row in headroom(ops, calibration)],
+    }
+    return Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
+
+
+def check(model: nn.Module, example: torch.Tensor | None = None) -> list[Problem]:
+    """Every operation that cannot be compiled, at once; empty when the model is fine.
+
+    Without an example input, one is guessed from the model's first convolution or linear layer.
+    """
+    example = _guess_input(model) if example is None else example
+    return _traced(model, torch.cat([example, example])[:2])[1]
+
+
+def _traced(model: nn.Module, example: torch.Tensor) -> tuple[Draft, list[Problem]]:
+    parameter = next(model.parameters(), None)
+    if parameter is not None:
+        example = example.to(parameter.device, parameter.dtype)
+    with _evaluating(model):
+        return trace(model, example)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, every module's own mode restored afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _images(batches: Batches | torch.Tensor | np.ndarray) -> Iterator[np.ndarray]:
+    if isinstance(batches, torch.Tensor | np.ndarray):
+        batches = [batches]
+    for batch in batches:
+        images = batch[0] if isinstance(batch, tuple | list) else batch
+        if isinstance(images, torch.Tensor):
+            images = images.detach().cpu().float().numpy()
+        if len(images):
+            yield np.asarray(images, np.float32)
+
+
+def _guess_input(model: nn.Module) -> torch.Tensor:
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            return torch.zeros(1, module.in_channels, 64, 64)
+        if isinstance(module, nn.Linear):
+            return torch.zeros(1, module.in_features)
+    raise TraceError("cannot guess an input for this model; pass an example tensor")
+
+
+def _insert_normalization(draft: Draft, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Put (x − mean) / std after the input; folding moves it into the first convolution."""
+    first = next(iter(draft.ops.values()))
+    channels = first.shape[0]
+    scale = 1.0 / np.broadcast_to(np.asarray(std, np.float64), (channels,))
+    shift = -np.broadcast_to(np.asarray(mean, np.float64), (channels,)) * scale
+    rest = list(draft.ops.values())[1:]
+    draft.ops = {first.name: first}
+    common: dict[str, Any] = {"shape": first.shape, "kind": "sum", "bits": 0, "frac": 0}
+    affine = draft.add(
+        Affine(name="normalize", inputs=(first.name,), weight_frac=0, **common), weight=scale, bias=shift
+    )
+    for op in rest:
+        inputs = tuple(affine.name if source == first.name else source for source in op.inputs)
+        draft.ops[op.name] = replace(op, inputs=inputs)

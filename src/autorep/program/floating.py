@@ -1,0 +1,107 @@
+"""`float` mode: the Program in ordinary floating point, equal to the torch model it was compiled from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from autorep.program.execute import Observe, check_input, execute
+from autorep.program.ir import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    Flatten,
+    Linear,
+    MaxPool,
+    Op,
+    Product,
+    Program,
+    Requantize,
+    SumPool,
+)
+from autorep.program.windows import convolution, windows
+
+
+def run_float(
+    program: Program, x: np.ndarray, observe: Observe | None = None, dtype: type = np.float64
+) -> np.ndarray:
+    """Logits of a batch (N, *input shape)."""
+    check_input(program, x)
+    return run_ops(program.ops, program.parameters, x, observe, dtype)
+
+
+def run_ops(
+    ops: Sequence[Op],
+    parameters: Mapping[str, np.ndarray],
+    x: np.ndarray,
+    observe: Observe | None = None,
+    dtype: type = np.float64,
+) -> np.ndarray:
+    """The same for a list of operations whose widths and scales may not be planned yet."""
+
+    def apply(op: Op, inputs: list[np.ndarray]) -> np.ndarray:
+        own = {name: parameters.get(f"{op.name}.{name}") for name in op.parameter_names}
+        return _apply(op, inputs, {k: v.astype(dtype, copy=False) for k, v in own.items() if v is not None})
+
+    return execute(ops, np.asarray(x, dtype), apply, observe)
+
+
+def per_channel(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A vector over channels, or an array per position, so that it broadcasts against (N, *shape)."""
+    return values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
+
+
+def _apply(op: Op, inputs: list[np.ndarray], own: dict[str, np.ndarray]) -> np.ndarray:
+    x = inputs[0]
+    match op:
+        case Conv():
+            y = convolution(x, own["weight"], op.stride, op.padding, op.dilation, op.groups)
+            return y + per_channel(own["bias"], op.shape)
+        case Linear():
+            return x @ own["weight"].T + own["bias"]
+        case Affine():
+            return x * per_channel(own["weight"], op.shape) + per_channel(own["bias"], op.shape)
+        case Add():
+            return sum(inputs[1:], start=x)
+        case Product():
+            return x * inputs[1]
+        case SumPool():
+            return windows(x, op.kernel, op.stride, op.padding).sum(axis=(4, 5))
+        case MaxPool():
+            return windows(x, op.kernel, op.stride, op.padding, fill=-np.inf).max(axis=(4, 5))
+        case Flatten():
+            return x.reshape(len(x), *op.shape)
+        case Concat():
+            return np.concatenate(inputs, axis=1)
+        case Requantize():
+            return x
+        case Activation():
+            return _activation(op, x, own)
+    raise TypeError(f"no float rule for {type(op).__name__} {op.name!r}")
+
+
+def _activation(op: Activation, x: np.ndarray, own: dict[str, np.ndarray]) -> np.ndarray:
+    flat = x.reshape(len(x), op.size)
+    if op.quad_count == 0:
+        return _piecewise(op, flat).reshape(x.shape)
+    result = _quadratic(x, op.shape, own).reshape(flat.shape)
+    result[:, op.kept] = _piecewise(op, flat[:, op.kept])
+    return result.reshape(x.shape)
+
+
+def _quadratic(x: np.ndarray, shape: tuple[int, ...], own: dict[str, np.ndarray]) -> np.ndarray:
+    a, b, c = (per_channel(own[name], shape) for name in ("a", "b", "c"))
+    return (a * x + b) * x + c
+
+
+def _piecewise(op: Activation, y: np.ndarray) -> np.ndarray:
+    if op.function == "sigmoid":
+        return 0.5 * (1.0 + np.tanh(0.5 * y))
+    knot_scale, slope_scale = 2.0**-op.kept_frac, 2.0 ** (op.kept_frac - op.frac)
+    result = np.full_like(y, op.offset * 2.0**-op.frac)
+    for knot, slope in zip(op.knots, op.slopes):
+        result += slope * slope_scale * np.maximum(y - knot * knot_scale, 0)
+    return result

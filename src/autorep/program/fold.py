@@ -1,0 +1,90 @@
+"""Folding: every per-channel scale and shift (batch norm, average-pool factor, input normalisation, constants)
+disappears into a neighbouring convolution or linear layer where one is linear next to it; the rest stay `Affine`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autorep.program.draft import Draft
+from autorep.program.ir import Affine, Conv, Flatten, Linear, Op, SumPool
+from autorep.program.windows import convolution
+
+
+def fold_affine(draft: Draft) -> None:
+    """Fold until nothing changes; in place, exact in float."""
+    changed = True
+    while changed:
+        changed = False
+        for op in list(draft.ops.values()):
+            if isinstance(op, Affine) and op.name in draft.ops:
+                changed |= _fold_back(draft, op) or _fold_onward(draft, op)
+
+
+def _fold_back(draft: Draft, affine: Affine) -> bool:
+    """y = s·(W·x + b) + t  ->  (s·W)·x + (s·b + t), also through a sum pool when there is no shift."""
+    readers = draft.consumers()
+    scale, shift = draft.parameter(affine.name, "weight"), draft.parameter(affine.name, "bias")
+    source = draft.ops[affine.inputs[0]]
+    if isinstance(source, SumPool) and not shift.any() and len(readers[source.name]) == 1:
+        source = draft.ops[source.inputs[0]]
+    if not isinstance(source, Conv | Linear | Affine) or len(readers[source.name]) != 1:
+        return False
+    weight, bias = draft.parameter(source.name, "weight"), draft.parameter(source.name, "bias")
+    draft.set_parameters(
+        source.name,
+        weight=weight * _along(scale, weight),
+        bias=bias * _along(scale, bias) + _along(shift, bias),
+    )
+    draft.bypass(affine.name)
+    return True
+
+
+def _fold_onward(draft: Draft, affine: Affine) -> bool:
+    """y = W·(s·x + t) + b  ->  (W·s)·x + (W·t + b) in every reader, when all of them are linear."""
+    readers = draft.consumers()
+    targets: list[Op] = []
+    for reader in readers[affine.name]:
+        targets += readers[reader.name] if isinstance(reader, Flatten) else [reader]
+    if not targets or not all(isinstance(target, Conv | Linear) for target in targets):
+        return False
+    scale, shift = draft.parameter(affine.name, "weight"), draft.parameter(affine.name, "bias")
+    for target in targets:
+        weight, bias = draft.parameter(target.name, "weight"), draft.parameter(target.name, "bias")
+        if isinstance(target, Conv):
+            moved = _conv_of_constant(target, weight, shift, affine.shape)
+            scaled = weight * _conv_scale(target, weight, scale)
+        else:
+            repeat = weight.shape[1] // len(scale)
+            moved, scaled = weight @ np.repeat(shift, repeat), weight * np.repeat(scale, repeat)
+        wide = bias.reshape(bias.shape + (1,) * (moved.ndim - bias.ndim)) + moved
+        draft.set_parameters(target.name, weight=scaled, bias=wide)
+    draft.bypass(affine.name)
+    return True
+
+
+def _along(vector: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
+
+
+def _conv_scale(conv: Conv, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Input-channel scales laid out as the grouped weight is: (O, C/groups, 1, 1)."""
+    per_group = scale.reshape(conv.groups, -1)
+    return np.repeat(per_group, weight.shape[0] // conv.groups, axis=0)[:, :, None, None]
+
+
+def _conv_of_constant(
+    conv: Conv, weight: np.ndarray, shift: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """What a constant per input channel adds to the output: one number per channel, or per position at the borders."""
+    if not shift.any():
+        return np.zeros(weight.shape[0])
+    if any(conv.padding):
+        plane = np.broadcast_to(shift[:, None, None], shape)[None]
+        return convolution(plane, weight, conv.stride, conv.padding, conv.dilation, conv.groups)[0]
+    smallest = (shape[0], *(d * (k - 1) + 1 for k, d in zip(conv.kernel, conv.dilation)))
+    plane = np.broadcast_to(shift[:, None, None], smallest)[None]
+    once = convolution(plane, weight, (1, 1), (0, 0), conv.dilation, conv.groups)
+    return once.reshape(math.prod(once.shape))

@@ -1,0 +1,68 @@
+"""Wires and sums: gives every result its kind and inserts the operations that turn one into the other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autorep.program.draft import Draft
+from autorep.program.ir import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    Flatten,
+    Kind,
+    Linear,
+    MaxPool,
+    Op,
+    Product,
+    Requantize,
+    SumPool,
+)
+
+NEEDS_WIRES = (Conv, Linear, Affine, Product, MaxPool, Concat)
+KEEPS_KIND = (SumPool, Flatten)
+GIVES_SUMS = (Conv, Linear, Affine, Product, Add)
+
+
+def assign_kinds(draft: Draft) -> Draft:
+    """A draft in which multipliers read wires and activations read sums.
+
+    A sum that a multiplier reads is opened once (`Requantize`), whoever else reads it; a wire that an activation
+    reads becomes a sum through an `Add` of one term, which is local.
+    """
+    result = Draft(parameters=draft.parameters)
+    output = draft.output.name
+    for op in draft.ops.values():
+        inputs = op.inputs
+        if isinstance(op, NEEDS_WIRES):
+            inputs = tuple(_as_wire(result, name) for name in inputs)
+        elif isinstance(op, Activation):
+            inputs = tuple(_as_sum(result, name) for name in inputs)
+        kind: Kind = "wire"
+        if isinstance(op, GIVES_SUMS):
+            kind = "sum"
+        elif isinstance(op, KEEPS_KIND):
+            kind = result.ops[inputs[0]].kind
+        result.ops[op.name] = dataclasses.replace(op, inputs=inputs, kind=kind)
+    result.ops[output] = result.ops.pop(output)
+    return result
+
+
+def _as_wire(draft: Draft, name: str) -> str:
+    return name if draft.ops[name].kind == "wire" else _convert(draft, name, f"{name}.wire", "wire")
+
+
+def _as_sum(draft: Draft, name: str) -> str:
+    return name if draft.ops[name].kind == "sum" else _convert(draft, name, f"{name}.sum", "sum")
+
+
+def _convert(draft: Draft, name: str, new_name: str, kind: Kind) -> str:
+    if new_name not in draft.ops:
+        common = {"name": new_name, "inputs": (name,), "shape": draft.ops[name].shape, "bits": 0, "frac": 0}
+        op: Op = Add(**common, kind="sum")
+        if kind == "wire":
+            op = Requantize(**common, kind="wire", shift=0, open_bits=0, one_round=False)
+        draft.ops[new_name] = op
+    return new_name
