@@ -46,7 +46,7 @@ def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]
     def run(index: int, work: Callable[[], Any]) -> None:
         try:
             results[index] = work()
-        except Exception as error:  # noqa: BLE001 - handed to the assertions
+        except Exception as error:
             results[index] = error
 
     threads = [threading.Thread(target=run, args=(i, w)) for i, w in enumerate((first, second))]
@@ -58,9 +58,7 @@ def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]
     return results[0], results[1]
 
 
-def tcp_pair(
-    keys: Path, timeout: float = 5.0, roles: tuple[str, str] = ("party0", "party1")
-) -> tuple[Any, Any]:
+def tcp_pair(keys: Path, timeout: float = 5.0, roles: tuple[str, str] = ("party0", "party1")) -> tuple[Any, Any]:
     """Party 0 accepts, party 1 connects; results may be exceptions."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -96,9 +94,7 @@ def test_exchange_swaps_payloads_and_both_ledgers_agree(pair: Pair) -> None:
 def test_large_messages_both_ways_do_not_deadlock(pair: Pair) -> None:
     left, right = pair
     array = np.arange(4_000_000, dtype=np.uint64)
-    got = both(
-        lambda: left.exchange("big", array, array.nbytes), lambda: right.exchange("big", array, array.nbytes)
-    )
+    got = both(lambda: left.exchange("big", array, array.nbytes), lambda: right.exchange("big", array, array.nbytes))
     for answer in got:
         assert np.array_equal(np.frombuffer(answer, np.uint64), array)
 
@@ -188,9 +184,7 @@ def test_closed_peer_is_reported_at_once(keys: Path) -> None:
 def test_throttle_delays_by_size_and_distance() -> None:
     left, right = (Throttled(end, 1e6, 0.02) for end in memory_pair(5.0))
     started = time.monotonic()
-    both(
-        lambda: left.exchange("x", bytes(30_000), 30_000), lambda: right.exchange("x", bytes(30_000), 30_000)
-    )
+    both(lambda: left.exchange("x", bytes(30_000), 30_000), lambda: right.exchange("x", bytes(30_000), 30_000))
     assert 0.05 <= time.monotonic() - started < 0.5
 
 

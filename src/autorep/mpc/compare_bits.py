@@ -142,9 +142,7 @@ class Prepared:
         sign = (t_planes[n] & mine) ^ r_planes[n] ^ generate[0]
         return exchange.open_xor(f"{spec.label}/sign", sign ^ self.delta_planes)
 
-    def _and(
-        self, exchange: Exchange, level: int, x: np.ndarray, y: np.ndarray, ands: int
-    ) -> np.ndarray:
+    def _and(self, exchange: Exchange, level: int, x: np.ndarray, y: np.ndarray, ands: int) -> np.ndarray:
         a, b, c = self.triples[level]
         opened = exchange.open_xor(f"{self.spec.label}/and{level}", np.stack([x ^ a, y ^ b]))
         return _native.and_layer(exchange.party, opened[0], opened[1], a, b, c).reshape(ands, *x.shape[1:])

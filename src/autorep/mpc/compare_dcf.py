@@ -87,14 +87,12 @@ class Prepared:
         results = []
         for point in points:
             x, flip = point & low_bits(spec.window), U64(1) ^ ((point >> U64(spec.window)) & U64(1))
-            value = _native.dcf_eval(
-                exchange.party, x, spec.window, spec.bits, spec.wrap_bits, self.root, self.keys
-            )
+            value = _native.dcf_eval(exchange.party, x, spec.window, spec.bits, spec.wrap_bits, self.root, self.keys)
             results.append(
                 _native.relu_share(
                     point, lifted, flip, one, value,
                     self.big_r, self.wrap, self.sigma, self.sigma_r, self.sigma_m,
-                    wrap_shift, 0,
+                    64, 64 - wrap_shift,
                 )
             )  # fmt: skip
         return results

@@ -37,9 +37,7 @@ class RingKernel:
         self._op = op
         self._plan: _native.ConvPlan | _native.MatmulPlan | None = None
         if isinstance(op, ir.Conv):
-            self._plan = _native.ConvPlan(
-                weight, in_shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits
-            )
+            self._plan = _native.ConvPlan(weight, in_shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits)
         elif isinstance(op, ir.Linear):
             self._plan = _native.MatmulPlan(weight, bits=op.bits)
         else:

@@ -30,7 +30,12 @@ def _meet(columns: np.ndarray, pairs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def deal(
-    tape: DealerTape, op: ir.MaxPool, in_shape: ir.Shape, batch: int, comparison: ComparisonName, rho: np.ndarray
+    tape: DealerTape,
+    op: ir.MaxPool,
+    in_shape: ir.Shape,
+    batch: int,
+    comparison: ComparisonName,
+    rho: np.ndarray,
 ) -> np.ndarray:
     """The dealer's part; returns the wire's mask."""
     columns = _gather(rho, pool_candidates(op, in_shape))
@@ -61,9 +66,7 @@ class Prepared:
         for level in tournament(op, batch):
             left, right = _meet(columns, level.pairs)
             difference = (left - right).reshape(-1)
-            material = COMPARISONS[comparison].Prepared(
-                tape, level.comparison, difference, np.zeros_like(difference)
-            )
+            material = COMPARISONS[comparison].Prepared(tape, level.comparison, difference, np.zeros_like(difference))
             winners = tape.mask(f"{level.comparison.label}/z").reshape(left.shape)
             self.levels.append((level, material, right, winners))
             columns = np.concatenate([winners, columns[2 * level.pairs :]])

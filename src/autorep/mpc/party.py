@@ -202,9 +202,7 @@ class Party:
         output = self.program.output
         return reduce(self._as_share(output, query, values), output.bits)
 
-    def _step(
-        self, op: ir.Op, exchange: Exchange, query: PreparedQuery, values: dict[str, np.ndarray]
-    ) -> np.ndarray:
+    def _step(self, op: ir.Op, exchange: Exchange, query: PreparedQuery, values: dict[str, np.ndarray]) -> np.ndarray:
         """One operation: a wire's public value, or this party's share of a sum."""
         offline = query.offline[op.name]
         match op:
@@ -218,9 +216,7 @@ class Party:
                 return sum(shares[1:], shares[0])
             case ir.Product():
                 x, g = op.inputs
-                return product.run(
-                    self.index, (values[x], values[g]), (query.masks[x], query.masks[g]), offline
-                )
+                return product.run(self.index, (values[x], values[g]), (query.masks[x], query.masks[g]), offline)
             case ir.Requantize() | ir.Activation() | ir.MaxPool():
                 return offline.run(exchange, values[op.inputs[0]])
             case ir.SumPool() | ir.Flatten() | ir.Concat():

@@ -35,17 +35,13 @@ def make_keys(directory: Path, hosts: Mapping[str, Sequence[str]], days: int = 8
     hosts: role -> host names and addresses its machine is reached at.
     """
     if (directory / "ca" / "key.pem").exists():
-        raise ConfigError(
-            f"{directory}: there is a certificate authority already; choose another --out or remove it"
-        )
+        raise ConfigError(f"{directory}: there is a certificate authority already; choose another --out or remove it")
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority_name = _name("autorep private authority")
     builder = _builder(authority_name, authority_name, authority_key.public_key(), days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs=True), critical=True)
-    builder = builder.add_extension(
-        x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), False
-    )
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), False)
     authority = builder.sign(authority_key, hashes.SHA256())
     _write(directory / "ca", authority, authority_key)
     for role in ROLES:

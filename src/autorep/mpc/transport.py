@@ -125,9 +125,7 @@ class FrameReader:
                 "do not run the same program or batch"
             )
         if length > self._limit:
-            raise ProtocolError(
-                f"{self._label}: the peer announces {length} bytes, at most {self._limit} are allowed"
-            )
+            raise ProtocolError(f"{self._label}: the peer announces {length} bytes, at most {self._limit} are allowed")
         self.payload = memoryview(np.empty(length, np.uint8))
         self._view = self.payload if length else None
 
@@ -140,9 +138,7 @@ class FrameReader:
                 f"{self._label}: frame {step} arrived where frame {due_step} is due; it was replayed, lost or reordered"
             )
         if label != due_label:
-            raise ProtocolError(
-                f"{self._label}: the peer is at another operation; the parties are out of step"
-            )
+            raise ProtocolError(f"{self._label}: the peer is at another operation; the parties are out of step")
 
 
 class Transport(ABC):

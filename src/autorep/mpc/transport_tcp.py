@@ -142,9 +142,7 @@ def connect(
     try:
         raw = socket.create_connection((host, port), connect_timeout)
     except TimeoutError:
-        raise ProtocolError(
-            f"{where}: no answer within {connect_timeout:g} s; check address and firewall"
-        ) from None
+        raise ProtocolError(f"{where}: no answer within {connect_timeout:g} s; check address and firewall") from None
     except OSError as error:
         raise ProtocolError(f"{where}: cannot connect ({error.strerror or error}); is it running?") from error
     return _secure(raw, context, where, {role}, timeout, connect_timeout, server=False)
@@ -184,15 +182,11 @@ def _secure(
         raise HandshakeError(f"{where}: no TLS handshake within {connect_timeout:g} s") from None
     except ssl.SSLCertVerificationError as error:
         raw.close()
-        raise HandshakeError(
-            f"{where}: certificate refused: {error.verify_message}; expected {expected}"
-        ) from error
+        raise HandshakeError(f"{where}: certificate refused: {error.verify_message}; expected {expected}") from error
     except OSError as error:
         raw.close()
         reason = getattr(error, "reason", None) or error.strerror or error
-        raise HandshakeError(
-            f"{where}: TLS handshake failed ({reason}); does it speak autorep's TLS 1.3?"
-        ) from error
+        raise HandshakeError(f"{where}: TLS handshake failed ({reason}); does it speak autorep's TLS 1.3?") from error
     found = peer_roles(connection)
     if not found & roles:
         connection.close()
