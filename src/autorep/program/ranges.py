@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autorep.errors import DataError
+from autorep.errors import DataError, RangeError
 from autorep.program.draft import Draft
 from autorep.program.floating import run_ops
 from autorep.program.ir import Activation, Op
@@ -55,13 +55,20 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray]) -> Calibration:
 
         def observe(op: Op, value: np.ndarray, share: float = share) -> None:
             seen = result.values[op.name]
-            seen.largest = max(seen.largest, float(np.abs(value).max()))
+            largest = float(np.abs(value).max())
+            if not np.isfinite(largest):
+                raise RangeError(
+                    f"layer {op.name!r} ({type(op).__name__}): values are not finite for a calibration image. The "
+                    "network's quadratics diverge: re-estimate its batch norms, fine-tune, or keep more ReLUs before"
+                )
+            seen.largest = max(seen.largest, largest)
             seen.square += share * (_mean_power(value, 2) - seen.square)
             for reader in readers[op.name]:
                 if isinstance(reader, Activation):
                     _observe_activation(result.activations[reader.name], reader, value, share)
 
-        run_ops(ops, draft.parameters, batch, observe, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported by name above
+            run_ops(ops, draft.parameters, batch, observe, np.float32)
         result.images += len(batch)
     if result.images == 0:
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
@@ -79,5 +86,4 @@ def _observe_activation(seen: ActivationRange, op: Activation, value: np.ndarray
 
 
 def _mean_power(values: np.ndarray, power: int) -> float:
-    squared = np.square(values)
-    return float((squared if power == 2 else np.square(squared)).mean(dtype=np.float64))
+    return float(np.mean(np.square(values, dtype=np.float64) ** (power // 2)))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from autorep.errors import UnsupportedOpError
 from autorep.program.draft import DRAFT_FRAC, Draft
 from autorep.program.ir import (
     Activation,
@@ -178,13 +179,17 @@ class Translator:
 
     def masked(self, x: Live, module: Any) -> Live:
         """A replaced activation: kept elements compare, the others follow their channel's polynomial."""
-        kept = np.sort(np.asarray(module.kept_index()).astype(np.int64).ravel())
-        coefficients = [np.asarray(_array(value), np.float64).ravel() for value in module.poly_coefficients()]
+        kept = np.sort(module.kept_index().cpu().numpy().astype(np.int64).ravel())
+        try:
+            coefficients = [_array(value).ravel() for value in module.poly_coefficients()]
+        except UnsupportedOpError as error:
+            raise Unsupported(str(error)) from error
         a, b, c = (np.broadcast_to(value, (x.shape[0],)).copy() for value in coefficients)
-        bounds = {"relu": ((0.0,), (1,)), "silu": ((0.0,), (1,)), "relu6": ((0.0, 6.0), (1, -1))}
-        if module.activation not in bounds:
-            raise Unsupported(f"replaced activation of kind {module.activation!r}; valid: relu, relu6")
-        return self._activation(x, *bounds[module.activation], kept=kept, quadratic={"a": a, "b": b, "c": c})
+        lines = {"relu": ((0.0,), (1,)), "relu6": ((0.0, 6.0), (1, -1))}
+        if module.activation not in lines and kept.size:
+            raise Unsupported(f"{kept.size} kept {module.activation} elements; keep relu or relu6 elements only")
+        knots, slopes = lines.get(module.activation, lines["relu"])
+        return self._activation(x, knots, slopes, kept=kept, quadratic={"a": a, "b": b, "c": c})
 
     # pooling --------------------------------------------------------------------------------------------------------
 

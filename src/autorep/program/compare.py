@@ -1,0 +1,96 @@
+"""Where two modes of the same Program part: the largest difference of every layer, and the first beyond tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autorep.errors import ConfigError
+from autorep.program.fixed import FixedProgram
+from autorep.program.floating import run_float
+from autorep.program.ir import Op, Program, decode
+from autorep.settings import nearest
+
+
+@dataclass(frozen=True)
+class LayerDifference:
+    """One operation: largest |difference| between the modes, largest |value| in the first of them."""
+
+    layer: str
+    operation: str
+    difference: float
+    largest: float
+
+    @property
+    def relative(self) -> float:
+        """Difference in units of the layer's largest value, or of 1 when that is smaller."""
+        return self.difference / max(1.0, self.largest)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All layers in order, and the first whose relative difference exceeds the tolerance (None when all are fine)."""
+
+    modes: tuple[str, str]
+    tolerance: float
+    layers: tuple[LayerDifference, ...]
+
+    @property
+    def first_bad(self) -> LayerDifference | None:
+        return next((layer for layer in self.layers if not layer.relative <= self.tolerance), None)
+
+
+def compare(
+    program: Program, x: np.ndarray, mode1: str = "float", mode2: str = "fixed", tolerance: float = 0.01
+) -> Comparison:
+    """Run a batch in two modes and compare every operation's result."""
+    first, second = values(program, x, mode1), values(program, x, mode2)
+    layers = []
+    for op in program.ops:
+        difference = float(np.abs(first[op.name] - second[op.name]).max())
+        largest = float(np.abs(first[op.name]).max())
+        layers.append(LayerDifference(op.name, type(op).__name__, difference, largest))
+    return Comparison((mode1, mode2), tolerance, tuple(layers))
+
+
+def values(program: Program, x: np.ndarray, mode: str) -> dict[str, np.ndarray]:
+    """Every operation's result as real numbers."""
+    if mode not in MODES:
+        raise ConfigError(f"mode {mode!r}; {nearest(mode, list(MODES))}")
+    return MODES[mode](program, x)
+
+
+def _float_values(program: Program, x: np.ndarray) -> dict[str, np.ndarray]:
+    seen: dict[str, np.ndarray] = {}
+
+    def observe(op: Op, value: np.ndarray) -> None:
+        seen[op.name] = value.astype(np.float32)
+
+    run_float(program, x, observe)
+    return seen
+
+
+def _fixed_values(program: Program, x: np.ndarray) -> dict[str, np.ndarray]:
+    seen: dict[str, np.ndarray] = {}
+
+    def observe(op: Op, value: np.ndarray) -> None:
+        seen[op.name] = decode(value, op.bits, op.frac).astype(np.float32)
+
+    FixedProgram(program).run(x, None, observe)
+    return seen
+
+
+def _secure_values(program: Program, x: np.ndarray) -> dict[str, np.ndarray]:
+    from autorep.mpc.local import run_secure  # the engine is above the program; needed for this mode alone
+
+    _, seen = run_secure(program, x, trace=True)
+    return seen
+
+
+MODES: dict[str, Callable[[Program, np.ndarray], dict[str, np.ndarray]]] = {
+    "float": _float_values,
+    "fixed": _fixed_values,
+    "secure": _secure_values,
+}
