@@ -37,9 +37,7 @@ class SamePadConv2d(nn.Conv2d):
 class LiteBlock(nn.Module):
     """Expand, depthwise convolution, project; a shortcut where the shape is kept."""
 
-    def __init__(
-        self, channels_in: int, channels: int, expansion: int, kernel: int, stride: int, side: int
-    ) -> None:
+    def __init__(self, channels_in: int, channels: int, expansion: int, kernel: int, stride: int, side: int) -> None:
         super().__init__()
         wide = channels_in * expansion
         self.expands = expansion != 1

@@ -1,0 +1,127 @@
+"""Commands that count, train, replace and evaluate: `autorep count`, `train`, `replace`, `evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from autorep.cli.output import emit, table
+from autorep.training.settings import ReplaceSettings, TrainSettings
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count a network's ReLUs, site by site."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """Network, for example resnet18."""
+    image_size: int | None = None
+    """Side of the input images; default is the network's usual one."""
+    classes: int | None = None
+    """Number of classes; default is that of the network's usual data set."""
+    kinds: tuple[str, ...] = ("relu", "relu6", "silu")
+    """Activations to count."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        import torch
+
+        from autorep import models
+        from autorep.replacement import count_relus
+
+        spec = models.spec(self.model)
+        size = self.image_size or spec.image_size
+        network = models.create(self.model, self.classes, **_size_option(self.model, size))
+        counted = count_relus(network, torch.zeros(1, spec.channels, size, size), self.kinds)
+        result = {"model": self.model, "image_size": size, **counted}
+        rows = [(site["name"], f"{site['relus']:,}") for site in counted["sites"]]
+        text = table([*rows, ("all", f"{counted['total']:,}")], ("site", "relus"), "lr")
+        emit(result, text, self.json)
+        return 0
+
+
+@dataclass(frozen=True)
+class Train(TrainSettings):
+    """Train an all-ReLU baseline (SGD, cosine schedule)."""
+
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep.training import train_baseline
+
+        result = train_baseline(self)
+        emit(result, _summary(result, self.out), self.json)
+        return 0
+
+
+@dataclass(frozen=True)
+class Replace(ReplaceSettings):
+    """Replace ReLUs of a trained network down to a budget and fine-tune."""
+
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep.training import replace
+
+        result = replace(self)
+        emit(result, _summary(result, self.out), self.json)
+        return 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Accuracy of a saved model on its data set's test images."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A saved model (NAME.json, NAME.safetensors), a run directory, or a name from `autorep zoo`."""
+    data: str | None = None
+    """Data set; default is the one the model was trained on."""
+    data_path: Path | None = None
+    """Archive, folder or .npz file of the data set; not needed for digits."""
+    limit: int | None = None
+    """Only the first so many test images."""
+    threads: int | None = None
+    """CPU threads; default is torch's own choice."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        import torch
+
+        from autorep import data, zoo
+        from autorep.training import accuracy
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        saved = zoo.load(self.model)
+        name = self.data or saved.info["data"]
+        dataset = data.load(name, self.data_path, saved.input_shape[-1])
+        count = min(self.limit or len(dataset.test), len(dataset.test))
+        images = data.Subset(dataset.test, torch.arange(count))
+        measured = accuracy(saved.model, images, dataset)
+        result: dict[str, Any] = {"model": self.model, "data": name, "images": count, "accuracy": measured}
+        text = f"{self.model}: {measured:.2f} % of {count:,} test images of {name}"
+        if saved.replacement is not None:
+            result |= {"relus": saved.replacement.count(), "relus_total": saved.replacement.total}
+            text += f", {result['relus']:,} of {result['relus_total']:,} ReLUs kept"
+        emit(result, text, self.json)
+        return 0
+
+
+def _size_option(model: str, size: int) -> dict[str, int]:
+    """EfficientNet-Lite pads by its image size, so it has to know it when it is built."""
+    return {"image_size": size} if model.startswith("efficientnet_lite") else {}
+
+
+def _summary(result: dict[str, Any], out: Path) -> str:
+    lines = [f"test accuracy {result['test_accuracy']:.2f} %, held-out accuracy {result['held_out_accuracy']:.2f} %"]
+    if "relus" in result:
+        lines[0] += f", {result['relus']:,} of {result['relus_total']:,} ReLUs kept"
+        lines.append(f"all-ReLU network: test accuracy {result['teacher_test_accuracy']:.2f} %")
+    return "\n".join([*lines, f"model: {out / 'model.safetensors'}"])

@@ -1,0 +1,69 @@
+"""Averages taken at the end of training: of the weights over steps, and of batch-norm statistics over images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightAverage:
+    """Exponential running average of a model's floating-point state (weights, coefficients, statistics)."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.count = 0
+        self.state = {name: value.detach().clone() for name, value in averaged_state(model).items()}
+
+    @torch.no_grad()
+    def update_(self, model: nn.Module) -> None:
+        """Move towards the present weights; early steps weigh more, so the start is forgotten quickly."""
+        self.count += 1
+        decay = min(self.decay, self.count / (10 + self.count))
+        current = averaged_state(model)
+        torch._foreach_lerp_(list(self.state.values()), [current[name] for name in self.state], 1 - decay)
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """The model with averaged weights inside, its own again afterwards."""
+        own = {name: value.detach().clone() for name, value in averaged_state(model).items()}
+        _copy_state(model, self.state)
+        try:
+            yield
+        finally:
+            _copy_state(model, own)
+
+
+def averaged_state(model: nn.Module) -> dict[str, Tensor]:
+    """What is averaged: every floating-point tensor of the state."""
+    return {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+
+
+@torch.no_grad()
+def _copy_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    for name, value in state.items():
+        own[name].copy_(value)
+
+
+@torch.no_grad()
+def reestimate_batch_norm_(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replace every batch norm's running statistics by the plain average over these batches of images."""
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) and m.track_running_stats]
+    if not norms:
+        return
+    modes = {module: module.training for module in model.modules()}
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average
+        norm.train()
+    for images in batches:
+        model(images)
+    for norm, momentum in zip(norms, momenta):
+        norm.momentum = momentum
+    for module, mode in modes.items():
+        module.training = mode

@@ -1,0 +1,94 @@
+"""The teacher: the all-ReLU network, frozen, with batch norm folded away, and what the student learns from it."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+
+class FeatureTap:
+    """Keeps the outputs of some named modules from the last forward of a model."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._seen: dict[str, Tensor] = {}
+        for name in self.names:
+            model.get_submodule(name).register_forward_hook(self._keep(name))
+
+    def take(self) -> list[Tensor]:
+        """The features of the last forward, which are forgotten here so that their memory is freed."""
+        features = [self._seen.pop(name) for name in self.names]
+        self._seen.clear()
+        return features
+
+    def _keep(self, name: str):  # a forward hook
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            self._seen[name] = output
+
+        return hook
+
+
+class Teacher:
+    """A frozen copy of a network that gives its logits and its features at the ends of its stages."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self.model = fold_batch_norm(model).requires_grad_(False)
+        self.tap = FeatureTap(self.model, names)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        logits = self.model(x)
+        return logits, self.tap.take()
+
+
+def stage_names(model: nn.Module) -> list[str]:
+    """Modules at whose output features are compared: layer1, layer2, … or the stages of `features`."""
+    stages = [name for name, _ in model.named_children() if re.fullmatch(r"layer\d+", name)]
+    features = getattr(model, "features", None)
+    if not stages and isinstance(features, nn.Sequential):
+        stages = [f"features.{name}" for name, _ in features.named_children()]
+    return stages
+
+
+def fold_batch_norm(model: nn.Module) -> nn.Module:
+    """An evaluation-mode copy in which every batch norm that directly follows a convolution is part of it.
+
+    A teacher has fixed statistics, so this changes nothing but rounding and saves a third of its time.
+    """
+    model = copy.deepcopy(model).eval()
+    graph = torch.fx.symbolic_trace(model).graph
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    uses = {name: [node.target for node in calls].count(name) for name in {node.target for node in calls}}
+    for node in calls:
+        before = node.args[0]
+        if not isinstance(before, torch.fx.Node) or before.op != "call_module" or len(before.users) != 1:
+            continue
+        norm, conv = model.get_submodule(node.target), model.get_submodule(before.target)
+        once = uses[node.target] == uses[before.target] == 1
+        if once and type(conv) is nn.Conv2d and isinstance(norm, nn.BatchNorm2d):
+            model.set_submodule(before.target, fuse_conv_bn_eval(conv, norm))
+            model.set_submodule(node.target, nn.Identity())
+    return model
+
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL divergence from the teacher's softened answers, times the square of the temperature."""
+    student_log = F.log_softmax(logits / temperature, dim=1)
+    teacher_log = F.log_softmax(teacher / temperature, dim=1)
+    return F.kl_div(student_log, teacher_log, reduction="batchmean", log_target=True) * temperature**2
+
+
+def feature_distance(features: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+    """Mean over stages of the squared distance to the teacher's features, relative to their own mean square."""
+    parts = [
+        F.mse_loss(own.float(), other.float()) / other.float().square().mean().clamp_min(1e-12)
+        for own, other in zip(features, teacher, strict=True)
+    ]
+    return torch.stack(parts).mean()

@@ -1,0 +1,122 @@
+"""A finished model on disk: <name>.safetensors with the tensors, <name>.json with what rebuilds and describes it.
+
+No pickle. Masks are stored as packed bits; auxiliary parameters, which a finished model no longer needs, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autorep import models
+from autorep.errors import CheckpointError
+from autorep.replacement import MaskedActivation, Replacement, attach, replace_activations_
+from autorep.training.runs import load_tensors, save_tensors
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A model as loaded, in evaluation mode.
+
+    Attributes:
+        model: the network, activations replaced if they were when it was saved.
+        replacement: handle on them, or None for an all-ReLU baseline.
+        info: model name, classes, input shape, normalisation (mean and std of pixels in [0, 1]), accuracies, …
+    """
+
+    model: nn.Module
+    replacement: Replacement | None
+    info: dict[str, Any]
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.info["input_shape"]
+        return channels, height, width
+
+
+def save_model(path: str | Path, model: nn.Module, info: dict[str, Any]) -> None:
+    """Write <path>.safetensors and <path>.json; `info` needs model, num_classes, input_shape, mean, std, classes."""
+    path = Path(path)
+    document = {"format": FORMAT, **info}
+    sites: dict[str, MaskedActivation] = {}
+    if _is_replaced(model):
+        replacement = attach(model)
+        sites = replacement.sites
+        document |= {
+            "replacement": replacement.describe(),
+            "relus": replacement.count(),
+            "relus_total": replacement.total,
+            "layers": replacement.table(),
+        }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_tensors(path.with_suffix(".safetensors"), _pack(model.state_dict(), sites), {"format": str(FORMAT)})
+    path.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def load_model(path: str | Path) -> SavedModel:
+    """Rebuild a saved model from either of its two files, or from the run directory that holds them."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "model.json"
+    description = path.with_suffix(".json")
+    try:
+        info = json.loads(description.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{description}: no such file; a saved model is NAME.json beside NAME.safetensors"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{description}: not valid JSON ({error})") from None
+    if info.get("format") != FORMAT:
+        raise CheckpointError(f"{description}: format {info.get('format')!r}; this version reads format {FORMAT}")
+    model = models.create(info["model"], info["num_classes"], **info.get("model_options", {}))
+    replacement = None
+    if "replacement" in info:
+        example = torch.zeros(1, *info["input_shape"])
+        replacement = replace_activations_(model, example, **info["replacement"])
+    tensors, _ = load_tensors(path.with_suffix(".safetensors"))
+    models.load_weights_(model, _unpack(tensors, model.state_dict()))
+    return SavedModel(model.eval(), replacement, info)
+
+
+def _is_replaced(model: nn.Module) -> bool:
+    return any(isinstance(module, MaskedActivation) for module in model.modules())
+
+
+def _pack(state: dict[str, Tensor], sites: dict[str, MaskedActivation]) -> dict[str, Tensor]:
+    """Masks as bits, eight a byte; no aux."""
+    packed = dict(state)
+    for name in sites:
+        del packed[f"{name}.aux"]
+        packed[f"{name}.mask"] = _to_bits(state[f"{name}.mask"])
+    return packed
+
+
+def _unpack(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    whole = dict(tensors)
+    for name, value in expected.items():
+        if name.endswith(".mask") and name in tensors:
+            whole[name] = _from_bits(tensors[name], value)
+        elif name.endswith(".aux") and name not in tensors:
+            whole[name] = value
+    return whole
+
+
+def _to_bits(mask: Tensor) -> Tensor:
+    flat = mask.reshape(-1).to(torch.uint8)
+    flat = torch.cat([flat, flat.new_zeros(-len(flat) % 8)]).reshape(-1, 8)
+    return (flat << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+
+
+def _from_bits(bits: Tensor, like: Tensor) -> Tensor:
+    if bits.numel() != (like.numel() + 7) // 8:
+        return bits  # load_weights_ reports the shape by name
+    flat = (bits[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+    return flat.reshape(-1)[: like.numel()].reshape(like.shape).to(like.dtype)

@@ -1,0 +1,43 @@
+"""Finished models that ship with the package, loadable by name: load("cifar10-resnet20-relu3pct")."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autorep.errors import CheckpointError
+from autorep.settings import nearest
+
+if TYPE_CHECKING:
+    from autorep.training.saved import SavedModel
+
+
+def names() -> list[str]:
+    """The models in the zoo."""
+    return sorted(entry.name[:-5] for entry in resources.files("autorep.zoo").iterdir() if entry.name.endswith(".json"))
+
+
+def catalogue() -> dict[str, dict[str, Any]]:
+    """Name -> facts: network, data set, ReLUs kept and of how many, measured accuracies."""
+    entries = {}
+    for name in names():
+        info = json.loads(resources.files("autorep.zoo").joinpath(f"{name}.json").read_text(encoding="utf-8"))
+        shown = ("model", "data", "relus", "relus_total", "input_shape", "result")
+        entries[name] = {key: info[key] for key in shown if key in info}
+    return entries
+
+
+def load(name: str | Path) -> SavedModel:
+    """A model by its zoo name, or from a saved model's file or run directory; in evaluation mode."""
+    from autorep.training.saved import load_model
+
+    if Path(name).exists() or Path(name).suffix in (".json", ".safetensors"):
+        return load_model(name)
+    if str(name) not in names():
+        raise CheckpointError(
+            f"{name}: neither a saved model nor in the zoo; {nearest(str(name), names() or ['none'])}"
+        )
+    with resources.as_file(resources.files("autorep.zoo")) as folder:
+        return load_model(folder / f"{name}.json")
