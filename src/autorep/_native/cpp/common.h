@@ -16,8 +16,9 @@ using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 using i64 = std::int64_t;
 
-inline u64 low_mask(int bits) { return bits >= 64 ? ~u64(0) : (u64(1) << bits) - 1; }
-inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+// Static: files built for different instruction sets must never share one compiled copy.
+static inline u64 low_mask(int bits) { return bits >= 64 ? ~u64(0) : (u64(1) << bits) - 1; }
+static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 
 // Ordered: a higher level may use everything of the lower ones.
 enum class Simd { portable = 0, avx2 = 1, avx512 = 2 };

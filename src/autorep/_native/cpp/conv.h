@@ -1,0 +1,61 @@
+// What the convolution needs from one instruction set.
+//
+// Inside a convolution images lie pixel by pixel: [row][column][channel], channels padded to a multiple of 8
+// with zeros, the border of zeros included. Weights lie in blocks of up to 32 output channels ("lanes"):
+// [block][tap][input channel][lane]. So a step of the innermost kernel is lanes += weight[lanes] * one word of
+// the image, whatever the stride, dilation or kernel, and no patch matrix is ever built.
+#pragma once
+#include "common.h"
+
+namespace autorep {
+
+constexpr int kLane = 8;        // words of a vector in every layout, also where registers are narrower
+constexpr int kMaxVectors = 4;  // vectors of a weight block
+constexpr int kMaxRows = 12;    // pixels the innermost kernel may take together
+
+static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
+// One call of the innermost kernel: `rows` pixels times `vectors` vectors of output channels,
+//   sums[r][lane] (+)= sum over taps t and channels c of image[r * image_row + taps[t] + c] * weight[t][c][lane].
+struct MicroTask {
+    const u64* weight;
+    const u64* image;
+    i64 image_row;
+    const i64* taps;
+    i64 tap_count;
+    i64 channels;
+    u64* sums;
+    i64 sums_row;
+    bool accumulate;
+    const u64* prefetch;  // where the weights of a later call lie, or null
+    i64 prefetch_words;
+};
+
+using Micro = void (*)(const MicroTask&);
+
+struct ConvKernels {
+    int max_rows[kMaxVectors + 1];                     // by number of vectors
+    Micro exact52[kMaxVectors + 1][kMaxRows + 1];      // correct modulo 2^52
+    Micro exact64[kMaxVectors + 1][kMaxRows + 1];      // correct modulo 2^64
+    // planes[channel][pixel] (plane_stride apart) -> pixels[pixel][channel] (pixel_stride apart), channels padded
+    // to a multiple of 8 with zeros; and back, without the padding.
+    void (*to_pixels)(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride);
+    void (*to_planes)(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride);
+    // out[pixel][channel] = sum over taps of image[pixel * image_row + taps[t] + channel] * weight[t][channel]
+    void (*depthwise)(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count,
+                      i64 channels, i64 count, u64* out, i64 out_row);
+    // One tile, all channels. In: (side+2)^2 pixels, image_row words from one row of pixels to the next, to
+    // positions (side+2)^2 of [channel] each position_stride apart. Out: the reverse, to side^2 pixels of which
+    // `rows` x `columns` are stored, exactly divided by the transform's power of two.
+    void (*tile_in)(int side, const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions,
+                    i64 position_stride);
+    void (*tile_out)(int side, const u64* positions, i64 position_stride, i64 channels, u64* image, i64 image_row,
+                     i64 pixel_stride, i64 rows, i64 columns);
+};
+
+const ConvKernels& conv_kernels_portable();
+const ConvKernels& conv_kernels_avx2();
+const ConvKernels& conv_kernels_avx512();
+const ConvKernels& conv_kernels();  // of the active level
+
+}  // namespace autorep

@@ -1,0 +1,131 @@
+// Convolution kernels for AVX-512: 52-bit multiply-add (IFMA) for rings of at most 52 bits, vpmullq above.
+#include "lanes.h"
+
+#if AUTOREP_X86
+#include <immintrin.h>
+
+namespace autorep {
+namespace {
+
+// Adds the low 52 bits of x*w: exact modulo 2^52, since what the instruction drops is a multiple of 2^52.
+struct Ifma {
+    static __m512i multiply_add(__m512i sum, __m512i x, __m512i w) { return _mm512_madd52lo_epu64(sum, x, w); }
+};
+struct Full {
+    static __m512i multiply_add(__m512i sum, __m512i x, __m512i w) {
+        return _mm512_add_epi64(sum, _mm512_mullo_epi64(x, w));
+    }
+};
+
+template <class Arithmetic, int Vectors, int Rows>
+struct Micro512 {
+    static void run(const MicroTask& task) {
+        constexpr i64 width = Vectors * kLane;
+        __m512i sums[Rows][Vectors];
+        for (int r = 0; r < Rows; ++r)
+            for (int v = 0; v < Vectors; ++v)
+                sums[r][v] = task.accumulate ? _mm512_loadu_si512(task.sums + r * task.sums_row + v * kLane)
+                                             : _mm512_setzero_si512();
+        const u64* weight = task.weight;
+        const i64 row = task.image_row;
+        for (i64 t = 0; t < task.tap_count; ++t) {
+            const u64* image = task.image + task.taps[t];
+            for (i64 c = 0; c < task.channels; ++c, weight += width, ++image) {
+                __m512i w[Vectors];
+                for (int v = 0; v < Vectors; ++v) w[v] = _mm512_loadu_si512(weight + v * kLane);
+                for (int r = 0; r < Rows; ++r) {
+                    const __m512i x = _mm512_set1_epi64(static_cast<long long>(image[r * row]));
+                    for (int v = 0; v < Vectors; ++v) sums[r][v] = Arithmetic::multiply_add(sums[r][v], x, w[v]);
+                }
+            }
+        }
+        for (int r = 0; r < Rows; ++r)
+            for (int v = 0; v < Vectors; ++v) _mm512_storeu_si512(task.sums + r * task.sums_row + v * kLane, sums[r][v]);
+    }
+};
+
+template <int Vectors, int Rows>
+using IfmaMicro = Micro512<Ifma, Vectors, Rows>;
+template <int Vectors, int Rows>
+using FullMicro = Micro512<Full, Vectors, Rows>;
+
+// Eight vectors of eight words: word j of vector i becomes word i of vector j.
+inline void transpose(__m512i (&x)[8]) {
+    __m512i pairs[8], quads[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi64(x[i], x[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi64(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; ++k) {
+            quads[i + k] = _mm512_shuffle_i64x2(pairs[i + k], pairs[i + k + 2], 0x88);
+            quads[i + k + 2] = _mm512_shuffle_i64x2(pairs[i + k], pairs[i + k + 2], 0xDD);
+        }
+    for (int k = 0; k < 4; ++k) {
+        x[k] = _mm512_shuffle_i64x2(quads[k], quads[k + 4], 0x88);
+        x[k + 4] = _mm512_shuffle_i64x2(quads[k], quads[k + 4], 0xDD);
+    }
+}
+
+inline __mmask8 first(i64 count) { return static_cast<__mmask8>(count >= 8 ? 0xFF : count <= 0 ? 0 : (1 << count) - 1); }
+
+void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride) {
+    for (i64 c = 0; c < channels; c += kLane)
+        for (i64 p = 0; p < count; p += kLane) {
+            const __mmask8 wanted = first(count - p);
+            __m512i block[8];
+            for (i64 k = 0; k < kLane; ++k)
+                block[k] = c + k < channels ? _mm512_maskz_loadu_epi64(wanted, planes + (c + k) * plane_stride + p)
+                                            : _mm512_setzero_si512();
+            transpose(block);
+            for (i64 i = 0; i < kLane; ++i)
+                if (p + i < count) _mm512_storeu_si512(pixels + (p + i) * pixel_stride + c, block[i]);
+        }
+}
+
+void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride) {
+    for (i64 c = 0; c < channels; c += kLane)
+        for (i64 p = 0; p < count; p += kLane) {
+            const __mmask8 wanted = first(count - p);
+            __m512i block[8];
+            for (i64 i = 0; i < kLane; ++i)
+                block[i] = p + i < count ? _mm512_loadu_si512(pixels + (p + i) * pixel_stride + c)
+                                         : _mm512_setzero_si512();
+            transpose(block);
+            for (i64 k = 0; k < kLane; ++k)
+                if (c + k < channels) _mm512_mask_storeu_epi64(planes + (c + k) * plane_stride + p, wanted, block[k]);
+        }
+}
+
+template <template <int, int> class Kernel>
+void fill(Micro (&table)[kMaxVectors + 1][kMaxRows + 1]) {
+    fill_rows<Kernel, 1, 12>(table);
+    fill_rows<Kernel, 2, 12>(table);
+    fill_rows<Kernel, 3, 8>(table);
+    fill_rows<Kernel, 4, 6>(table);
+}
+
+ConvKernels make() {
+    ConvKernels kernels = {};
+    kernels.max_rows[1] = kernels.max_rows[2] = 12;
+    kernels.max_rows[3] = 8;
+    kernels.max_rows[4] = 6;
+    fill<IfmaMicro>(kernels.exact52);
+    fill<FullMicro>(kernels.exact64);
+    kernels.to_pixels = to_pixels;
+    kernels.to_planes = to_planes;
+    kernels.depthwise = depthwise;
+    kernels.tile_in = tile_in;
+    kernels.tile_out = tile_out;
+    return kernels;
+}
+
+}  // namespace
+
+const ConvKernels& conv_kernels_avx512() {
+    static const ConvKernels kernels = make();
+    return kernels;
+}
+
+}  // namespace autorep
+#endif

@@ -1,0 +1,206 @@
+// Convolution plans: choice of algorithm, packing of the weight, Python class.
+#include "conv_plan.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+
+#include "bindings.h"
+
+namespace autorep {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+u64* aligned_words(i64 words) {
+    return static_cast<u64*>(::operator new(static_cast<size_t>(words) * 8, std::align_val_t(kAlignment)));
+}
+void free_words(u64* p) { ::operator delete(p, std::align_val_t(kAlignment)); }
+
+// Multiplicative inverse of 9 modulo 2^64, and the integer matrices 24 G of F(4,3) and 2 G of F(2,3).
+constexpr u64 kInverseOf9 = 0x8E38E38E38E38E39ull;
+static_assert(kInverseOf9 * 9 == 1, "inverse of 9 in the ring");
+constexpr int kFilter4[6][3] = {{6, 0, 0}, {-4, -4, -4}, {-4, 4, -4}, {1, 2, 4}, {1, -2, 4}, {0, 0, 24}};
+constexpr int kFilter2[4][3] = {{2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {0, 0, 2}};
+
+// Cost model, in units of one vector multiply-add of eight words on one core: what a plan reads, multiplies and
+// transforms for a batch of one. Constants come from `autorep bench kernels`.
+constexpr double kWordFromMemory = 1.2;     // reading one packed weight word beyond the caches
+constexpr double kTransformed = 1.0;        // per word of a tile's positions, both transforms
+constexpr i64 kCachedWords = 1 << 17;       // packed weights that stay in the L2 cache
+
+}  // namespace
+
+u64* scratch(Scratch slot, i64 words) {
+    struct Buffer {
+        u64* data = nullptr;
+        i64 words = 0;
+        ~Buffer() { free_words(data); }
+    };
+    thread_local Buffer buffers[static_cast<int>(Scratch::count)];
+    Buffer& buffer = buffers[static_cast<int>(slot)];
+    if (buffer.words < words) {
+        free_words(buffer.data);
+        buffer.data = nullptr;
+        buffer.words = 0;
+        buffer.data = aligned_words(words);
+        buffer.words = words;
+    }
+    return buffer.data;
+}
+
+const ConvKernels& conv_kernels() {
+#if AUTOREP_X86
+    if (simd_level() == Simd::avx512) return conv_kernels_avx512();
+    if (simd_level() == Simd::avx2) return conv_kernels_avx2();
+#endif
+    return conv_kernels_portable();
+}
+
+ConvPlan::ConvPlan(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm)
+    : shape_(shape), bits_(bits), packed_(nullptr, free_words) {
+    choose(algorithm);
+    make_blocks();
+    if (algorithm_ == Algorithm::depthwise) pack_depthwise(weight);
+    else if (algorithm_ == Algorithm::direct) pack_direct(weight);
+    else pack_winograd(weight);
+}
+
+std::string ConvPlan::algorithm() const {
+    switch (algorithm_) {
+        case Algorithm::direct: return "direct";
+        case Algorithm::depthwise: return "depthwise";
+        case Algorithm::winograd2: return "winograd2";
+        default: return "winograd4";
+    }
+}
+
+int ConvPlan::extra_bits() const {
+    return algorithm_ == Algorithm::winograd4 ? 6 : algorithm_ == Algorithm::winograd2 ? 2 : 0;
+}
+
+void ConvPlan::choose(const std::string& wanted) {
+    if (wanted == "winograd" && !shape_.winograd_fits())
+        throw std::invalid_argument("winograd needs a 3x3 kernel with stride 1, dilation 1 and groups 1");
+    if (wanted == "winograd" && bits_ > 62) throw std::invalid_argument("winograd needs bits <= 62");
+    if (wanted != "winograd" && shape_.depthwise()) algorithm_ = Algorithm::depthwise;
+    if (wanted == "direct" || !shape_.winograd_fits()) return;
+
+    const auto cost = [&](int side) {  // side 0: direct
+        const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
+        const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
+        const i64 weights = positions * shape_.channels * shape_.outputs;
+        const double step = bits_ + (side == 4 ? 6 : side == 2 ? 2 : 0) <= 52 ? 1.0 : 3.0;
+        const double multiply = step * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
+        const double transform =
+            side ? kTransformed * static_cast<double>(positions * pixels) * static_cast<double>(shape_.channels + shape_.outputs) / kLane
+                 : 0.0;
+        const double memory = weights > kCachedWords ? kWordFromMemory * static_cast<double>(weights) : 0.0;
+        return std::max(multiply, memory) + transform;
+    };
+    double best = wanted == "winograd" ? -1.0 : cost(0);
+    for (const int side : {2, 4}) {
+        if (bits_ + (side == 4 ? 6 : 2) > 64) continue;
+        if (best >= 0 && cost(side) >= best) continue;
+        best = cost(side);
+        algorithm_ = side == 4 ? Algorithm::winograd4 : Algorithm::winograd2;
+    }
+}
+
+// As few blocks as possible, of sizes as even as possible: a narrow last block would leave the multiplier waiting.
+void ConvPlan::make_blocks() {
+    const i64 per_group = shape_.group_outputs(), vectors = ceil_div(per_group, kLane);
+    const i64 count = ceil_div(vectors, kMaxVectors);
+    i64 weight = 0;
+    for (i64 group = 0; group < shape_.groups; ++group)
+        for (i64 b = 0; b < count; ++b) {
+            const i64 begin = vectors * b / count * kLane, end = vectors * (b + 1) / count * kLane;
+            OutBlock block;
+            block.group = group;
+            block.first = group * per_group + begin;
+            block.count = std::min(end, per_group) - begin;
+            block.vectors = static_cast<int>((end - begin) / kLane);
+            block.lane = row_lanes_;
+            block.weight = weight;
+            row_lanes_ += block.width();
+            weight += shape_.taps() * shape_.group_channels() * block.width();
+            blocks_.push_back(block);
+        }
+}
+
+void ConvPlan::allocate(i64 words) {
+    packed_words_ = words;
+    packed_.reset(aligned_words(words));
+    std::fill(packed_.get(), packed_.get() + words, u64(0));
+}
+
+void ConvPlan::pack_direct(const u64* weight) {
+    const i64 channels = shape_.group_channels(), taps = shape_.taps();
+    allocate(blocks_.back().weight + taps * channels * blocks_.back().width());
+    parallel_ranges(static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
+        for (i64 b = begin; b < end; ++b) {
+            const OutBlock& block = blocks_[static_cast<size_t>(b)];
+            for (i64 o = 0; o < block.count; ++o)
+                for (i64 c = 0; c < channels; ++c)
+                    for (i64 t = 0; t < taps; ++t)
+                        packed_.get()[block.weight + (t * channels + c) * block.width() + o] =
+                            weight[((block.first + o) * channels + c) * taps + t];
+        }
+    });
+}
+
+void ConvPlan::pack_depthwise(const u64* weight) {
+    const i64 channels = shape_.padded_channels(), taps = shape_.taps();
+    allocate(taps * channels);
+    for (i64 c = 0; c < shape_.channels; ++c)
+        for (i64 t = 0; t < taps; ++t) packed_.get()[t * channels + c] = weight[c * taps + t];
+}
+
+// [position][block][channel][lane] of (k G) w (k G)^T, with the odd part of the scale divided out in the ring.
+void ConvPlan::pack_winograd(const u64* weight) {
+    const int side = tile_side(), n = side + 2;
+    const i64 channels = shape_.channels, plane = channels * row_lanes_;
+    const u64 unit = side == 4 ? kInverseOf9 : 1;
+    const auto filter = [&](int i, int k) { return static_cast<u64>(i64(side == 4 ? kFilter4[i][k] : kFilter2[i][k])); };
+    allocate(n * n * plane);
+    parallel_ranges(static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
+        for (i64 b = begin; b < end; ++b) {
+            const OutBlock& block = blocks_[static_cast<size_t>(b)];
+            for (i64 o = 0; o < block.count; ++o)
+                for (i64 c = 0; c < channels; ++c) {
+                    const u64* w = weight + ((block.first + o) * channels + c) * 9;
+                    u64 half[6][3];
+                    for (int i = 0; i < n; ++i)
+                        for (int k = 0; k < 3; ++k)
+                            half[i][k] = filter(i, 0) * w[k] + filter(i, 1) * w[3 + k] + filter(i, 2) * w[6 + k];
+                    u64* to = packed_.get() + block.lane * channels + c * block.width() + o;
+                    for (int i = 0; i < n; ++i)
+                        for (int j = 0; j < n; ++j)
+                            to[(i * n + j) * plane] = unit * (filter(j, 0) * half[i][0] + filter(j, 1) * half[i][1] +
+                                                              filter(j, 2) * half[i][2]);
+                }
+        }
+    });
+}
+
+void register_conv(nb::module_& m) {
+    nb::class_<ConvPlan>(m, "ConvPlan")
+        .def("__init__",
+             [](ConvPlan* self, Words weight, i64 channels, i64 height, i64 width, std::vector<i64> sides, i64 groups,
+                int bits, const std::string& algorithm) {
+                 const ConvShape shape{static_cast<i64>(weight.shape(0)), channels, height, width,
+                                       static_cast<i64>(weight.shape(2)), static_cast<i64>(weight.shape(3)),
+                                       sides.at(0), sides.at(1), sides.at(2), sides.at(3), sides.at(4), sides.at(5),
+                                       groups};
+                 nb::gil_scoped_release release;
+                 new (self) ConvPlan(weight.data(), shape, bits, algorithm);
+             })
+        .def("run", [](const ConvPlan& plan, Words x, WordsOut out) {
+            plan.run(x.data(), static_cast<i64>(x.shape(0)), out.data());
+        }, NoGil())
+        .def_prop_ro("algorithm", &ConvPlan::algorithm)
+        .def_prop_ro("packed_bytes", &ConvPlan::packed_bytes);
+}
+
+}  // namespace autorep

@@ -1,0 +1,79 @@
+// A convolution whose weight was packed once: geometry, layout of the packed weight, and the ways to run it.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "conv.h"
+
+namespace autorep {
+
+struct ConvShape {
+    i64 outputs, channels, height, width;  // channels of the whole input, all groups
+    i64 kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+
+    i64 group_channels() const { return channels / groups; }
+    i64 group_outputs() const { return outputs / groups; }
+    i64 taps() const { return kernel_h * kernel_w; }
+    i64 out_h() const { return (height + 2 * pad_h - dilation_h * (kernel_h - 1) - 1) / stride_h + 1; }
+    i64 out_w() const { return (width + 2 * pad_w - dilation_w * (kernel_w - 1) - 1) / stride_w + 1; }
+    i64 out_pixels() const { return out_h() * out_w(); }
+    i64 macs() const { return outputs * group_channels() * taps() * out_pixels(); }
+    i64 padded_channels() const { return round_up(channels, kLane); }
+    bool depthwise() const { return groups == channels && outputs == channels && channels > 1; }
+    bool winograd_fits() const {
+        return kernel_h == 3 && kernel_w == 3 && stride_h == 1 && stride_w == 1 && dilation_h == 1 &&
+               dilation_w == 1 && groups == 1;
+    }
+};
+
+struct OutBlock {  // up to 32 output channels that one call of the innermost kernel computes
+    i64 group, first, count;
+    int vectors;
+    i64 lane;    // where its lanes start in a row that holds all blocks
+    i64 weight;  // where its weights start (direct), in words
+
+    i64 width() const { return vectors * kLane; }
+};
+
+struct StepRange {  // part of the sum over taps and channels, small enough for its weights to stay in the L1 cache
+    i64 first_tap, taps, first_channel, channels;
+};
+
+enum class Algorithm { direct, depthwise, winograd2, winograd4 };
+
+class ConvPlan {
+public:
+    ConvPlan(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm);
+    void run(const u64* x, i64 batch, u64* out) const;
+    std::string algorithm() const;
+    i64 packed_bytes() const { return packed_words_ * 8; }
+
+private:
+    int tile_side() const { return algorithm_ == Algorithm::winograd4 ? 4 : 2; }
+    int extra_bits() const;  // beyond `bits` that the algorithm computes with
+    void choose(const std::string& wanted);
+    void make_blocks();
+    void allocate(i64 words);
+    void pack_direct(const u64* weight);
+    void pack_depthwise(const u64* weight);
+    void pack_winograd(const u64* weight);
+    const u64* pad_images(const ConvKernels& kernels, const u64* x, i64 batch, i64 height, i64 width) const;
+    void run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const;
+    void run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const;
+    void run_winograd(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const;
+
+    ConvShape shape_;
+    int bits_;
+    Algorithm algorithm_ = Algorithm::direct;
+    std::vector<OutBlock> blocks_;
+    i64 row_lanes_ = 0;  // lanes of all blocks together
+    i64 packed_words_ = 0;
+    std::unique_ptr<u64, void (*)(u64*)> packed_;
+};
+
+// Memory that one thread keeps between calls, so that large buffers are not mapped and cleared every time.
+enum class Scratch { images, transformed, products, sums, count };
+u64* scratch(Scratch slot, i64 words);
+
+}  // namespace autorep

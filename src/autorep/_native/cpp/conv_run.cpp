@@ -1,0 +1,226 @@
+// Running a convolution plan: direct, depthwise and Winograd.
+#include <algorithm>
+
+#include "conv_plan.h"
+
+namespace autorep {
+namespace {
+
+constexpr i64 kSteps = 96;          // weight rows of one pass: 96 x 32 words = 24 KB, inside the L1 cache
+constexpr i64 kPixels = 256;        // pixels whose sums are kept together: 64 KB beside the weights in the L2
+constexpr i64 kTileWords = 1 << 17; // transformed tiles kept together: 1 MB
+
+struct Group {  // neighbouring pixels that one call of the innermost kernel computes
+    i64 image;  // offset of the first one's top left tap
+    i64 pixel;
+    int rows;
+};
+
+// Cuts a line of `length` pixels into groups of at most `most`, as even as possible.
+template <class Emit>
+void cut_line(i64 length, i64 most, Emit&& emit) {
+    const i64 parts = ceil_div(length, most);
+    for (i64 part = 0; part < parts; ++part) emit(length * part / parts, length * (part + 1) / parts);
+}
+
+std::vector<StepRange> step_ranges(i64 taps, i64 channels) {
+    std::vector<StepRange> ranges;
+    if (channels >= kSteps) {
+        for (i64 tap = 0; tap < taps; ++tap)
+            cut_line(channels, kSteps, [&](i64 a, i64 b) { ranges.push_back({tap, 1, a, b - a}); });
+    } else {
+        cut_line(taps, std::max<i64>(1, kSteps / channels), [&](i64 a, i64 b) { ranges.push_back({a, b - a, 0, channels}); });
+    }
+    return ranges;
+}
+
+}  // namespace
+
+void ConvPlan::run(const u64* x, i64 batch, u64* out) const {
+    if (batch == 0) return;
+    const ConvKernels& kernels = conv_kernels();
+    if (algorithm_ == Algorithm::depthwise) run_depthwise(kernels, x, batch, out);
+    else if (algorithm_ == Algorithm::direct) run_direct(kernels, x, batch, out);
+    else run_winograd(kernels, x, batch, out);
+}
+
+// The batch as [image][row][column][channel] with a border of zeros, `height` x `width` in all.
+const u64* ConvPlan::pad_images(const ConvKernels& kernels, const u64* x, i64 batch, i64 height, i64 width) const {
+    const ConvShape& s = shape_;
+    const i64 channels = s.padded_channels(), row_words = width * channels;
+    const i64 right = width - s.pad_w - s.width;  // negative where strides never reach the last columns
+    u64* images = scratch(Scratch::images, batch * height * row_words);
+    parallel_ranges(batch * height, 64, [&](i64 begin, i64 end) {
+        for (i64 line = begin; line < end; ++line) {
+            const i64 image = line / height, y = line % height - s.pad_h;
+            u64* to = images + line * row_words;
+            if (y < 0 || y >= s.height) {
+                std::fill(to, to + row_words, u64(0));
+                continue;
+            }
+            std::fill(to, to + s.pad_w * channels, u64(0));
+            kernels.to_pixels(x + (image * s.channels * s.height + y) * s.width, s.height * s.width, s.channels,
+                              std::min(s.width, width - s.pad_w), to + s.pad_w * channels, channels);
+            if (right > 0) std::fill(to + row_words - right * channels, to + row_words, u64(0));
+        }
+    });
+    return images;
+}
+
+void ConvPlan::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+    const ConvShape& s = shape_;
+    const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
+    const i64 image_words = height * width * channels, pixels = batch * s.out_pixels();
+    const u64* images = pad_images(kernels, x, batch, height, width);
+    const auto& table = bits_ <= 52 ? kernels.exact52 : kernels.exact64;
+
+    std::vector<i64> taps;
+    for (i64 i = 0; i < s.kernel_h; ++i)
+        for (i64 j = 0; j < s.kernel_w; ++j) taps.push_back((i * s.dilation_h * width + j * s.dilation_w) * channels);
+    const std::vector<StepRange> steps = step_ranges(s.taps(), s.group_channels());
+
+    // Lines of pixels at equal distances: a row of the output, or the whole batch where nothing lies between.
+    const bool pointwise = s.taps() == 1 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h == 0 && s.pad_w == 0;
+    const bool single = s.out_pixels() == 1;
+    const i64 line = pointwise || single ? pixels : s.out_w();
+    const i64 pixel_step = pointwise ? channels : single ? image_words : s.stride_w * channels;
+    std::vector<Group> groups[kMaxVectors + 1];
+    for (const OutBlock& block : blocks_) {
+        auto& list = groups[block.vectors];
+        if (!list.empty()) continue;
+        for (i64 first = 0; first < pixels; first += line) {
+            const i64 image = first / s.out_pixels(), row = first % s.out_pixels() / s.out_w();
+            const i64 at = image * image_words + row * s.stride_h * width * channels;
+            cut_line(line, kernels.max_rows[block.vectors], [&](i64 a, i64 b) {
+                list.push_back({at + a * pixel_step, first + a, static_cast<int>(b - a)});
+            });
+        }
+    }
+
+    const i64 chunks = ceil_div(pixels, kPixels);
+    parallel_ranges(static_cast<i64>(blocks_.size()) * chunks, 1, [&](i64 begin, i64 end) {
+        for (i64 task = begin; task < end; ++task) {
+            const OutBlock& block = blocks_[static_cast<size_t>(task / chunks)];
+            const auto& list = groups[block.vectors];
+            const i64 chunk = task % chunks, listed = static_cast<i64>(list.size());
+            u64* sums = scratch(Scratch::sums, (listed / chunks + 1) * kMaxRows * kMaxVectors * kLane);
+            const Group* from = list.data() + listed * chunk / chunks;
+            const Group* to = list.data() + listed * (chunk + 1) / chunks;
+            const i64 first_pixel = from->pixel, end_pixel = to[-1].pixel + to[-1].rows;
+            for (const StepRange& step : steps) {
+                MicroTask micro{};
+                micro.weight = packed_.get() + block.weight +
+                               (step.first_tap * s.group_channels() + step.first_channel) * block.width();
+                micro.image_row = pixel_step;
+                micro.taps = taps.data() + step.first_tap;
+                micro.tap_count = step.taps;
+                micro.channels = step.channels;
+                micro.sums_row = block.width();
+                micro.accumulate = &step != steps.data();
+                for (const Group* group = from; group != to; ++group) {
+                    micro.image = images + group->image + block.group * s.group_channels() + step.first_channel;
+                    micro.sums = sums + (group->pixel - first_pixel) * block.width();
+                    table[block.vectors][group->rows](micro);
+                }
+            }
+            for (i64 pixel = first_pixel; pixel < end_pixel;) {
+                const i64 image = pixel / s.out_pixels(), inside = pixel % s.out_pixels();
+                const i64 count = std::min(end_pixel - pixel, s.out_pixels() - inside);
+                kernels.to_planes(sums + (pixel - first_pixel) * block.width(), block.width(), block.count, count,
+                                  out + (image * s.outputs + block.first) * s.out_pixels() + inside, s.out_pixels());
+                pixel += count;
+            }
+        }
+    });
+}
+
+void ConvPlan::run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+    const ConvShape& s = shape_;
+    const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
+    const u64* images = pad_images(kernels, x, batch, height, width);
+    std::vector<i64> taps;
+    for (i64 i = 0; i < s.kernel_h; ++i)
+        for (i64 j = 0; j < s.kernel_w; ++j) taps.push_back((i * s.dilation_h * width + j * s.dilation_w) * channels);
+    parallel_ranges(batch * s.out_h(), 1, [&](i64 begin, i64 end) {
+        u64* sums = scratch(Scratch::sums, s.out_w() * channels);
+        for (i64 line = begin; line < end; ++line) {
+            const i64 image = line / s.out_h(), row = line % s.out_h();
+            kernels.depthwise(packed_.get(), images + (image * height + row * s.stride_h) * width * channels,
+                              s.stride_w * channels, taps.data(), s.taps(), channels, s.out_w(), sums, channels);
+            kernels.to_planes(sums, channels, s.channels, s.out_w(),
+                              out + image * s.channels * s.out_pixels() + row * s.out_w(), s.out_pixels());
+        }
+    });
+}
+
+void ConvPlan::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+    const ConvShape& s = shape_;
+    const i64 side = tile_side(), positions = (side + 2) * (side + 2);
+    const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);
+    const i64 channels = s.padded_channels(), height = tiles_h * side + 2, width = tiles_w * side + 2;
+    const u64* images = pad_images(kernels, x, batch, height, width);
+    const auto& table = bits_ + extra_bits() <= 52 ? kernels.exact52 : kernels.exact64;
+    const std::vector<StepRange> steps = step_ranges(1, s.channels);
+    const i64 no_tap = 0;
+
+    // Whole rows of tiles at a time. Rows of the batch's images follow each other; weights are read once per pass.
+    const i64 tile_rows = batch * tiles_h, row_words = positions * tiles_w * (channels + row_lanes_);
+    const i64 budget = std::max(kTileWords, std::min<i64>(packed_words_ / 2, 6 * kTileWords));
+    const i64 passes = ceil_div(tile_rows, std::max<i64>(1, budget / row_words));
+    const i64 most_tiles = ceil_div(tile_rows, passes) * tiles_w;
+    // Eight words more than needed: positions a power of two apart would share few cache sets.
+    const i64 in_stride = most_tiles * channels + kLane, out_stride = most_tiles * row_lanes_ + kLane;
+    u64* transformed = scratch(Scratch::transformed, positions * in_stride);
+    u64* products = scratch(Scratch::products, positions * out_stride);
+
+    for (i64 pass = 0; pass < passes; ++pass) {
+        const i64 first = tile_rows * pass / passes, rows = tile_rows * (pass + 1) / passes - first;
+        const i64 tiles = rows * tiles_w;
+        parallel_ranges(tiles, 8, [&](i64 begin, i64 end) {
+            for (i64 tile = begin; tile < end; ++tile) {
+                const i64 line = first + tile / tiles_w;
+                const u64* from = images + ((line / tiles_h * height + line % tiles_h * side) * width +
+                                            tile % tiles_w * side) * channels;
+                kernels.tile_in(static_cast<int>(side), from, width * channels, channels, channels,
+                                transformed + tile * channels, in_stride);
+            }
+        });
+        parallel_ranges(positions * static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
+            for (i64 task = begin; task < end; ++task) {
+                const i64 position = task / static_cast<i64>(blocks_.size());
+                const OutBlock& block = blocks_[static_cast<size_t>(task % static_cast<i64>(blocks_.size()))];
+                for (const StepRange& step : steps) {
+                    MicroTask micro{};
+                    micro.weight = packed_.get() + (position * row_lanes_ + block.lane) * s.channels +
+                                   step.first_channel * block.width();
+                    micro.image_row = channels;
+                    micro.taps = &no_tap;
+                    micro.tap_count = 1;
+                    micro.channels = step.channels;
+                    micro.sums_row = row_lanes_;
+                    micro.accumulate = step.first_channel != 0;
+                    cut_line(tiles, kernels.max_rows[block.vectors], [&](i64 a, i64 b) {
+                        micro.image = transformed + position * in_stride + a * channels + step.first_channel;
+                        micro.sums = products + position * out_stride + a * row_lanes_ + block.lane;
+                        table[block.vectors][b - a](micro);
+                    });
+                }
+            }
+        });
+        parallel_ranges(rows, 1, [&](i64 begin, i64 end) {
+            u64* sums = scratch(Scratch::sums, side * s.out_w() * row_lanes_);
+            for (i64 row = begin; row < end; ++row) {
+                const i64 image = (first + row) / tiles_h, y = (first + row) % tiles_h * side;
+                const i64 height_here = std::min(side, s.out_h() - y);
+                for (i64 t = 0; t < tiles_w; ++t)
+                    kernels.tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_, out_stride,
+                                     row_lanes_, sums + t * side * row_lanes_, s.out_w() * row_lanes_, row_lanes_,
+                                     height_here, std::min(side, s.out_w() - t * side));
+                kernels.to_planes(sums, row_lanes_, s.outputs, height_here * s.out_w(),
+                                  out + image * s.outputs * s.out_pixels() + y * s.out_w(), s.out_pixels());
+            }
+        });
+    }
+}
+
+}  // namespace autorep

@@ -1,0 +1,198 @@
+// Eight ring words that are added, shifted and multiplied together, and the kernels written with them once.
+//
+// Every instruction-set file includes this with its own compiler flags; all is in an unnamed namespace so that
+// the linker never mixes versions. No standard library header may be included here for the same reason.
+#pragma once
+#include "conv.h"
+
+namespace autorep {
+namespace {
+
+#if defined(__GNUC__)
+typedef u64 Lanes __attribute__((vector_size(64), aligned(8), may_alias));
+inline Lanes load(const u64* p) { return *reinterpret_cast<const Lanes*>(p); }
+inline void store(u64* p, Lanes x) { *reinterpret_cast<Lanes*>(p) = x; }
+#else
+struct Lanes {
+    u64 v[kLane];
+};
+inline Lanes load(const u64* p) {
+    Lanes x;
+    for (int i = 0; i < kLane; ++i) x.v[i] = p[i];
+    return x;
+}
+inline void store(u64* p, Lanes x) {
+    for (int i = 0; i < kLane; ++i) p[i] = x.v[i];
+}
+inline Lanes operator+(Lanes a, Lanes b) {
+    for (int i = 0; i < kLane; ++i) a.v[i] += b.v[i];
+    return a;
+}
+inline Lanes operator-(Lanes a, Lanes b) {
+    for (int i = 0; i < kLane; ++i) a.v[i] -= b.v[i];
+    return a;
+}
+inline Lanes operator*(Lanes a, Lanes b) {
+    for (int i = 0; i < kLane; ++i) a.v[i] *= b.v[i];
+    return a;
+}
+inline Lanes operator<<(Lanes a, int by) {
+    for (int i = 0; i < kLane; ++i) a.v[i] <<= by;
+    return a;
+}
+inline Lanes operator>>(Lanes a, int by) {
+    for (int i = 0; i < kLane; ++i) a.v[i] >>= by;
+    return a;
+}
+#endif
+
+// Input transform B^T of F(4,3) along one line of six: t = B^T d.
+inline void transform_in(const Lanes (&d)[6], Lanes (&t)[6]) {
+    const Lanes even = d[4] - (d[2] << 2), odd = d[3] - (d[1] << 2);
+    const Lanes half_even = d[4] - d[2], half_odd = (d[3] - d[1]) << 1;
+    t[0] = ((d[0] - d[2]) << 2) + half_even;
+    t[1] = even + odd;
+    t[2] = even - odd;
+    t[3] = half_even + half_odd;
+    t[4] = half_even - half_odd;
+    t[5] = ((d[1] - d[3]) << 2) + (d[5] - d[3]);
+}
+
+// Output transform A^T of F(4,3): y = A^T m.
+inline void transform_out(const Lanes (&m)[6], Lanes (&y)[4]) {
+    const Lanes sum1 = m[1] + m[2], difference1 = m[1] - m[2];
+    const Lanes sum2 = m[3] + m[4], difference2 = m[3] - m[4];
+    y[0] = m[0] + sum1 + sum2;
+    y[1] = difference1 + (difference2 << 1);
+    y[2] = sum1 + (sum2 << 2);
+    y[3] = difference1 + (difference2 << 3) + m[5];
+}
+
+// The same for F(2,3).
+inline void transform_in(const Lanes (&d)[4], Lanes (&t)[4]) {
+    t[0] = d[0] - d[2];
+    t[1] = d[1] + d[2];
+    t[2] = d[2] - d[1];
+    t[3] = d[1] - d[3];
+}
+
+inline void transform_out(const Lanes (&m)[4], Lanes (&y)[2]) {
+    y[0] = m[0] + m[1] + m[2];
+    y[1] = m[1] - m[2] - m[3];
+}
+
+template <int Side>
+void tile_in_of(const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions, i64 position_stride) {
+    constexpr int n = Side + 2;
+    for (i64 c = 0; c < channels; c += kLane) {
+        Lanes columns[n][n];  // columns[j][i]: transformed along rows i of column j
+        for (int j = 0; j < n; ++j) {
+            Lanes line[n];
+            for (int i = 0; i < n; ++i) line[i] = load(image + i * image_row + j * pixel_stride + c);
+            transform_in(line, columns[j]);
+        }
+        for (int i = 0; i < n; ++i) {
+            Lanes line[n], out[n];
+            for (int j = 0; j < n; ++j) line[j] = columns[j][i];
+            transform_in(line, out);
+            for (int j = 0; j < n; ++j) store(positions + (i * n + j) * position_stride + c, out[j]);
+        }
+    }
+}
+
+template <int Side>
+void tile_out_of(const u64* positions, i64 position_stride, i64 channels, u64* image, i64 image_row, i64 pixel_stride,
+                 i64 rows, i64 columns) {
+    constexpr int n = Side + 2, shift = Side == 4 ? 6 : 2;
+    for (i64 c = 0; c < channels; c += kLane) {
+        Lanes half[n][Side];  // half[j][i]: output row i of column j
+        for (int j = 0; j < n; ++j) {
+            Lanes line[n];
+            for (int i = 0; i < n; ++i) line[i] = load(positions + (i * n + j) * position_stride + c);
+            transform_out(line, half[j]);
+        }
+        for (int i = 0; i < Side; ++i) {
+            if (i >= rows) break;
+            Lanes line[n], out[Side];
+            for (int j = 0; j < n; ++j) line[j] = half[j][i];
+            transform_out(line, out);
+            for (int j = 0; j < Side; ++j)
+                if (j < columns) store(image + i * image_row + j * pixel_stride + c, out[j] >> shift);
+        }
+    }
+}
+
+void tile_in(int side, const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions,
+             i64 position_stride) {
+    if (side == 4) tile_in_of<4>(image, image_row, pixel_stride, channels, positions, position_stride);
+    else tile_in_of<2>(image, image_row, pixel_stride, channels, positions, position_stride);
+}
+
+void tile_out(int side, const u64* positions, i64 position_stride, i64 channels, u64* image, i64 image_row,
+              i64 pixel_stride, i64 rows, i64 columns) {
+    if (side == 4)
+        tile_out_of<4>(positions, position_stride, channels, image, image_row, pixel_stride, rows, columns);
+    else tile_out_of<2>(positions, position_stride, channels, image, image_row, pixel_stride, rows, columns);
+}
+
+void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count, i64 channels,
+               i64 count, u64* out, i64 out_row) {
+    constexpr int kPixels = 4;  // share a loaded weight among neighbours
+    for (i64 c = 0; c < channels; c += kLane) {
+        i64 pixel = 0;
+        for (; pixel + kPixels <= count; pixel += kPixels) {
+            const u64* from = image + pixel * image_row + c;
+            Lanes sums[kPixels] = {};
+            for (i64 t = 0; t < tap_count; ++t) {
+                const Lanes w = load(weight + t * channels + c);
+                for (int k = 0; k < kPixels; ++k) sums[k] = sums[k] + w * load(from + k * image_row + taps[t]);
+            }
+            for (int k = 0; k < kPixels; ++k) store(out + (pixel + k) * out_row + c, sums[k]);
+        }
+        for (; pixel < count; ++pixel) {
+            const u64* from = image + pixel * image_row + c;
+            Lanes sum = {};
+            for (i64 t = 0; t < tap_count; ++t) sum = sum + load(weight + t * channels + c) * load(from + taps[t]);
+            store(out + pixel * out_row + c, sum);
+        }
+    }
+}
+
+// Blocks of 8 x 8 keep both sides within few cache lines.
+[[maybe_unused]] void to_pixels_blocked(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride) {
+    for (i64 c = 0; c < channels; c += kLane)
+        for (i64 p = 0; p < count; p += kLane) {
+            const i64 pixels_here = count - p < kLane ? count - p : kLane;
+            for (i64 k = 0; k < kLane; ++k) {
+                const u64* from = planes + (c + k) * plane_stride + p;
+                u64* to = pixels + p * pixel_stride + c + k;
+                if (c + k < channels)
+                    for (i64 i = 0; i < pixels_here; ++i) to[i * pixel_stride] = from[i];
+                else
+                    for (i64 i = 0; i < pixels_here; ++i) to[i * pixel_stride] = 0;
+            }
+        }
+}
+
+[[maybe_unused]] void to_planes_blocked(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride) {
+    for (i64 c = 0; c < channels; c += kLane)
+        for (i64 p = 0; p < count; p += kLane) {
+            const i64 pixels_here = count - p < kLane ? count - p : kLane;
+            const i64 channels_here = channels - c < kLane ? channels - c : kLane;
+            for (i64 k = 0; k < channels_here; ++k) {
+                const u64* from = pixels + p * pixel_stride + c + k;
+                u64* to = planes + (c + k) * plane_stride + p;
+                for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride];
+            }
+        }
+}
+
+// Fills a table by number of vectors and rows with instances of Kernel<vectors, rows>::run.
+template <template <int, int> class Kernel, int Vectors, int Rows>
+void fill_rows(Micro (&table)[kMaxVectors + 1][kMaxRows + 1]) {
+    table[Vectors][Rows] = &Kernel<Vectors, Rows>::run;
+    if constexpr (Rows > 1) fill_rows<Kernel, Vectors, Rows - 1>(table);
+}
+
+}  // namespace
+}  // namespace autorep
