@@ -83,8 +83,7 @@ class Store:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size <= DIGEST_BYTES:
                 raise MaterialError(f"bundle {bundle_id.hex()}: the file is empty; transfer it again")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
-                header = verify(view)
+            header = verify(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         self._check_header(header, bundle_id)
 
     def _check_header(self, header: Header, bundle_id: bytes) -> None:
