@@ -87,10 +87,8 @@ class MaskedActivation(nn.Module):
         if self.training and self.tracking:
             self._follow_moments(z)
         collect = self.training and self.range_limit is not None and torch.is_grad_enabled()
-        if fused.usable(self, z):
-            x, range_sum = fused.apply(self, z, self.range_limit if collect else None)
-        else:
-            x, range_sum = self.reference(z, self.range_limit if collect else None)
+        run = fused.masked_activation if fused.usable(self, z) else MaskedActivation.reference
+        x, range_sum = run(self, z, self.range_limit if collect else None)
         if collect:
             self.range_sum = range_sum
             self.range_count = z.shape[0] * (self.mask.numel() - int(self.mask.sum()))
@@ -171,9 +169,7 @@ class MaskedActivation(nn.Module):
 
     def extra_repr(self) -> str:
         shape = tuple(self.mask.shape)
-        return (
-            f"{shape}, activation={self.activation!r}, degree={self.degree}, granularity={self.granularity!r}"
-        )
+        return f"{shape}, activation={self.activation!r}, degree={self.degree}, granularity={self.granularity!r}"
 
     def _poly(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The polynomial at z, and z in standard deviations from the mean."""
@@ -183,11 +179,7 @@ class MaskedActivation(nn.Module):
 
     @torch.no_grad()
     def _follow_moments(self, z: Tensor) -> None:
-        dims = (
-            tuple(d for d in range(z.dim()) if d != 1)
-            if self.granularity == "channel"
-            else tuple(range(z.dim()))
-        )
+        dims = tuple(d for d in range(z.dim()) if d != 1) if self.granularity == "channel" else tuple(range(z.dim()))
         variance, mean = torch.var_mean(z.float(), dim=dims, correction=0)
         self.moment_steps += 1
         weight = (1.0 / self.moment_steps).clamp_min(MOMENTUM)

@@ -80,9 +80,7 @@ def replace_activations_(
     """
     _check_settings(kinds, degree, granularity, hysteresis, surrogate, floor)
     if hasattr(model, _ATTRIBUTE):
-        raise ConfigError(
-            "this model's activations are already replaced; use autorep.replacement.attach(model)"
-        )
+        raise ConfigError("this model's activations are already replaced; use autorep.replacement.attach(model)")
     chooses = _as_function(select)
     trial, found = _explore(model, example_input, kinds, chooses)
     chosen = [site for site in found.sites if chooses is None or chooses(site.name)]
@@ -255,9 +253,7 @@ class Replacement:
         if excess <= 0 or self.frozen:
             return auxes[0].new_zeros(())
         # (aux − aux)·slope is zero but carries the straight-through gradient of the count.
-        gradients = [
-            ((aux - aux.detach()) * site.slope()).sum() for aux, site in zip(auxes, self.sites.values())
-        ]
+        gradients = [((aux - aux.detach()) * site.slope()).sum() for aux, site in zip(auxes, self.sites.values())]
         return (excess + torch.stack(gradients).sum()) * (weight / self.total)
 
     @torch.no_grad()
@@ -267,9 +263,7 @@ class Replacement:
             return 0
         new = [hysteresis_step(site.mask, site.aux, self.settings.hysteresis) for site in self.sites.values()]
         if self.settings.floor:
-            new = [
-                keep_at_least(mask, aux, self.settings.floor) for mask, aux in zip(new, self.aux_parameters())
-            ]
+            new = [keep_at_least(mask, aux, self.settings.floor) for mask, aux in zip(new, self.aux_parameters())]
         return self._set_masks(new)
 
     @torch.no_grad()
@@ -288,9 +282,7 @@ class Replacement:
         """Exactly `budget` ReLUs with as few flips as possible, then freeze; returns how many masks flipped."""
         budget = self._budget(budget)
         if self.frozen and self.count() != budget:
-            raise BudgetError(
-                f"the masks are final at {self.count()} ReLUs; they cannot be finalised to {budget}"
-            )
+            raise BudgetError(f"the masks are final at {self.count()} ReLUs; they cannot be finalised to {budget}")
         auxes = self.aux_parameters()
         spread = max(float(aux.max()) for aux in auxes) - min(float(aux.min()) for aux in auxes)
         flips = self._set_masks(self._best(budget, margin=spread + 1.0))
@@ -343,9 +335,7 @@ class Replacement:
         """
         collected = [site for site in self.sites.values() if site.range_sum is not None]
         if not collected:
-            raise ConfigError(
-                "no range penalty was collected: call track_range() and run a training forward before it"
-            )
+            raise ConfigError("no range penalty was collected: call track_range() and run a training forward before it")
         total = torch.stack([site.range_sum for site in collected if site.range_sum is not None]).sum()
         elements = sum(site.range_count for site in collected)
         for site in collected:

@@ -21,13 +21,9 @@ def check_budget(budget: int, sizes: Sequence[int], floor: int) -> int:
         )
     if not lowest <= budget <= total:
         because = (
-            f", because every one of {len(sizes)} layers keeps at least {floor}"
-            if floor and budget < lowest
-            else ""
+            f", because every one of {len(sizes)} layers keeps at least {floor}" if floor and budget < lowest else ""
         )
-        raise BudgetError(
-            f"budget {budget} cannot be met by this network; valid: {lowest} to {total}{because}"
-        )
+        raise BudgetError(f"budget {budget} cannot be met by this network; valid: {lowest} to {total}{because}")
     return budget
 
 

@@ -62,10 +62,7 @@ def expected_loss(mean: Tensor, std: Tensor, degree: int = 2) -> Tensor:
     mills = _mills(ratio)
     tail = density * mills
     loss = (
-        density * ((1 + ratio**2) * mills + ratio)
-        - (1 + ratio**2) * tail**2
-        - 2 * ratio * density * tail
-        - density**2
+        density * ((1 + ratio**2) * mills + ratio) - (1 + ratio**2) * tail**2 - 2 * ratio * density * tail - density**2
     )
     series = _relu_series(ratio, degree)
     for j in range(2, degree + 1):

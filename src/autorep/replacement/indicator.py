@@ -19,9 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SURROGATES = ("softplus", "sigmoid")
-START = (
-    0.5  # aux of every element before any training: the middle of the authors' U(0, 1), without its lottery
-)
+START = 0.5  # aux of every element before any training: the middle of the authors' U(0, 1), without its lottery
 
 
 def surrogate_slope(aux: Tensor, surrogate: str) -> Tensor:

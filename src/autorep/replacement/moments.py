@@ -61,8 +61,7 @@ def sensitivity(
     first-order change of the loss when that element alone is replaced. Parameters and their .grad stay untouched.
     """
     totals = {
-        name: torch.zeros(site.mask.shape, dtype=torch.float64, device=site.mask.device)
-        for name, site in sites.items()
+        name: torch.zeros(site.mask.shape, dtype=torch.float64, device=site.mask.device) for name, site in sites.items()
     }
     images = 0
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -89,9 +88,7 @@ def sensitivity(
         finally:
             for handle in handles:
                 handle.remove()
-    count = all_reduce_(
-        torch.tensor(float(images), dtype=torch.float64, device=next(iter(totals.values())).device)
-    )
+    count = all_reduce_(torch.tensor(float(images), dtype=torch.float64, device=next(iter(totals.values())).device))
     if not count:
         raise DataError("no batch to measure sensitivity on; pass at least one (images, targets) batch")
     return {name: (all_reduce_(total) / count).sqrt() for name, total in totals.items()}

@@ -51,9 +51,7 @@ def build_forwards(
                 set_submodule(model, site.name, chosen[site.name])
         sources = [graph.python_code("self").src for graph in graphs.values()]
         evaluating = type(fx.GraphModule(module, graphs[False])).forward
-        training = (
-            evaluating if sources[0] == sources[1] else type(fx.GraphModule(module, graphs[True])).forward
-        )
+        training = evaluating if sources[0] == sources[1] else type(fx.GraphModule(module, graphs[True])).forward
         forwards[owner] = OwnerForward(evaluating, training, constants)
     return forwards
 
@@ -135,9 +133,7 @@ def _exchange_calls(
             if site.name in chosen:
                 new = graph.call_module(site.name.removeprefix(prefix), (source,))
             else:
-                new = graph.call_function(
-                    {"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[site.kind], (source,)
-                )
+                new = graph.call_function({"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[site.kind], (source,))
         if found[1]:
             # The call overwrote its input: whoever reads that input afterwards must see the result.
             source.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user > new)

@@ -344,9 +344,7 @@ def _marked_sites(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[CallSite
 
 def _source_line(error: BaseException) -> str:
     """', file:line: code' of the innermost frame of the user's own code."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in f.filename
-    ]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in f.filename]
     if not frames or frames[-1].filename == __file__:
         return ""
     return f", {frames[-1].filename}:{frames[-1].lineno}: `{frames[-1].line}`"

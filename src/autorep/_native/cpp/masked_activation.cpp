@@ -15,8 +15,6 @@
 namespace autorep {
 namespace {
 
-constexpr int kLanes = 16;  // elements a block
-
 struct Bfloat16 {
     std::uint16_t bits;
 };
@@ -27,12 +25,10 @@ struct Call {
     const void* z;
     const void* out_grad;  // null in the forward pass
     void* out;             // X, or the gradient of Z
-    const u8* mask;
+    const std::int32_t* mask;  // as wide as a float, so that a block of it is one register
     const float* channel;
     float* mask_grad;   // null when aux does not train
     double* term_grad;  // per thread 3 rows of `channels`
-    float* row_sums;    // per thread 3 rows of `padded`: term_grad of one image, channels last only
-    i64 padded;         // channels rounded up to whole blocks
     double* range_sum;  // per thread one number; forward only
     i64 images, channels, positions;
     float cap;
@@ -42,22 +38,28 @@ struct Call {
 
 using Kernel = void (*)(const Call&, i64 begin, i64 end, int thread);
 
+#define AUTOREP_LANES 4
 namespace portable {
 #include "masked_activation.inc"
 }
+#undef AUTOREP_LANES
 #if AUTOREP_X86
+#define AUTOREP_LANES 8
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 namespace avx2 {
 #include "masked_activation.inc"
 }
 #pragma GCC pop_options
+#undef AUTOREP_LANES
+#define AUTOREP_LANES 16
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
 namespace avx512 {
 #include "masked_activation.inc"
 }
 #pragma GCC pop_options
+#undef AUTOREP_LANES
 #endif
 
 template <class T>
@@ -93,8 +95,8 @@ double masked_forward(std::uintptr_t z, std::uintptr_t out, std::uintptr_t mask,
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(parts, 0.0);
-    const Call call{pointer<void>(z), nullptr, pointer<void>(out), pointer<u8>(mask), pointer<float>(channel), nullptr,
-                    nullptr, nullptr, 0, sums.data(), images, channels, positions, cap, range_limit, 0.0f};
+    const Call call{pointer<void>(z), nullptr, pointer<void>(out), pointer<std::int32_t>(mask), pointer<float>(channel), nullptr,
+                    nullptr, sums.data(), images, channels, positions, cap, range_limit, 0.0f};
     run(call, half ? pick<Bfloat16>(last, false) : pick<float>(last, false), rows, parts);
     double total = 0;
     for (double sum : sums) total += sum;
@@ -107,11 +109,9 @@ void masked_backward(std::uintptr_t z, std::uintptr_t out_grad, std::uintptr_t z
                      int threads) {
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
-    const i64 padded = ceil_div(channels, kLanes) * kLanes;
     std::vector<double> sums(3 * channels * parts, 0.0);
-    std::vector<float> row_sums(3 * padded * parts, 0.0f);
-    const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), pointer<u8>(mask),
-                    pointer<float>(channel), pointer<float>(mask_grad), sums.data(), row_sums.data(), padded, nullptr, images, channels,
+    const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), pointer<std::int32_t>(mask),
+                    pointer<float>(channel), pointer<float>(mask_grad), sums.data(), nullptr, images, channels,
                     positions, cap, range_limit, range_grad};
     run(call, half ? pick<Bfloat16>(last, true) : pick<float>(last, true), rows, parts);
     float* grad = pointer<float>(term_grad);
