@@ -6,6 +6,7 @@ on a non-blocking socket: two parties that send large messages to each other at 
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -36,10 +37,9 @@ class TcpTransport(Transport):
         self._connection.close()
 
     def interrupt(self) -> None:
-        try:  # the plain socket's shutdown: it does not touch the OpenSSL object that the other thread uses
+        with contextlib.suppress(OSError):  # not connected any more is what the caller wants
+            # The plain socket's shutdown: it does not touch the OpenSSL object that the other thread uses.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
-        except OSError:
-            pass  # not connected any more, which is what the caller wants
 
     def readable(self, seconds: float) -> bool:
         """Whether something arrived, or arrives within so many seconds."""

@@ -1,0 +1,253 @@
+"""Commands of a deployment: keys, prepare, dealer, serve, ping."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from autorep.cli.output import emit, megabytes, table
+from autorep.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Make a private certificate authority, one certificate per role, and tokens for clients.
+
+    Carry each role's directory to its machine and keep ca/ offline.
+    """
+
+    out: Path
+    """Directory to write to; must not hold an authority yet."""
+    party0_host: tuple[str, ...] = ("localhost", "127.0.0.1")
+    """Host names and addresses of server 0."""
+    party1_host: tuple[str, ...] = ("localhost", "127.0.0.1")
+    """Host names and addresses of server 1."""
+    dealer_host: tuple[str, ...] = ("localhost", "127.0.0.1")
+    """Host names and addresses of the dealer."""
+    clients: tuple[str, ...] = ("client",)
+    """Names of clients; each gets a token."""
+    days: int = 825
+    """Validity of the certificates."""
+
+    def run(self) -> int:
+        from autorep.mpc.tls import make_keys
+
+        hosts = {"party0": self.party0_host, "party1": self.party1_host, "dealer": self.dealer_host}
+        make_keys(self.out, hosts, self.days)
+        digests = {}
+        for name in self.clients:
+            token = secrets.token_urlsafe(32)
+            digests[name] = hashlib.sha256(token.encode()).hexdigest()
+            _write_private(self.out / "client" / f"{name}.token", token + "\n")
+        for party in (0, 1):
+            _write_private(self.out / f"party{party}" / "tokens.json", json.dumps(digests, indent=1) + "\n")
+        print(f"wrote {self.out}/ca (keep offline), party0, party1, dealer, client")
+        return 0
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Write correlated randomness for two parties to disk, to serve without a dealer on line.
+
+    Writes OUT/party0 and OUT/party1; each is a --store directory of that server.
+    """
+
+    bundle: Path
+    """Directory written by `autorep compile` (only its public part is read)."""
+    out: Path
+    """Directory to write to."""
+    count: int = 100
+    """Inferences to prepare."""
+    comparison: Literal["dcf", "bits"] = "dcf"
+    """How kept ReLUs are compared; the servers must use the same."""
+    json: str | None = None
+    """Write the result as JSON to this file (- for standard output)."""
+
+    def run(self) -> int:
+        from autorep.program.files import load_public
+        from autorep.service.prepare import prepare_stores
+
+        program = load_public(self.bundle / "public")
+        sizes = prepare_stores(program, self.out, self.count, self.comparison)
+        result = {"count": self.count, "bytes_party0": sizes[0], "bytes_party1": sizes[1]}
+        rows = [(f"party {i}", megabytes(size), megabytes(size / max(1, self.count))) for i, size in enumerate(sizes)]
+        emit(result, table(rows, ("for", "in all", "per inference"), "lrr"), self.json)
+        return 0
+
+
+@dataclass(frozen=True)
+class Dealer:
+    """Serve correlated randomness to any number of server pairs; sees no image, weight or answer."""
+
+    keys: Path
+    """Directory of the dealer's certificate (`autorep keys`)."""
+    listen: str = "127.0.0.1:9444"
+    """HOST:PORT to wait for servers at."""
+    state: Path | None = None
+    """Directory for the masks of each pair; without it, servers must start anew after the dealer restarts."""
+    timeout: float = 30.0
+    """Seconds without progress after which a link fails."""
+
+    def run(self) -> int:
+        from autorep.mpc.tls import server_context
+        from autorep.service.dealer import DealerService
+        from autorep.service.listener import Listener
+        from autorep.service.logs import event, setup_logging
+        from autorep.service.messages import parse_address
+
+        service = DealerService(self.state)
+        address = parse_address(self.listen, "--listen")
+        context = server_context(self.keys)
+        listener = Listener(address, context, {"party0", "party1"}, self.timeout, service.serve_link)
+        setup_logging("dealer")
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        listener.start()
+        event("dealing", port=listener.port)
+        stop.wait()
+        service.stopping.set()
+        listener.close()
+        event("stopped", dealt=service.dealt)
+        return 0
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Run one of the two inference servers."""
+
+    party: Literal[0, 1]
+    """Which of the two this is. Party 0 waits for its peer, party 1 connects to it; the order of starting is free."""
+    bundle: tuple[Path, ...]
+    """Directories with public/ and this party's folder (`autorep compile`); several programs may be served."""
+    keys: Path
+    """Directory of this party's certificate (`autorep keys`)."""
+    store: Path
+    """Directory for correlated randomness, this server's alone."""
+    listen: str = "127.0.0.1:8440"
+    """HOST:PORT of the client API (HTTPS)."""
+    peer: str = "127.0.0.1:9440"
+    """HOST:PORT where party 0 waits for party 1; party 0 listens there, party 1 connects there."""
+    dealer: str | None = None
+    """HOST:PORT of the dealer; leave out to use only what `autorep prepare` wrote to the store."""
+    pair: str = "default"
+    """Name of this pair of servers at the dealer."""
+    tokens: Path | None = None
+    """JSON file of client names and token hashes; default: tokens.json beside the certificate."""
+    open: bool = False
+    """Serve clients without tokens."""
+    urls: tuple[str, ...] = ()
+    """Public URLs of server 0 and server 1, for the browser page (https://…)."""
+    origins: tuple[str, ...] = ()
+    """Further web origins whose pages may ask."""
+    https_certificate: Path | None = None
+    """Certificate chain for clients, when it is not the one in the keys directory."""
+    https_key: Path | None = None
+    """Its private key."""
+    lanes: int = 2
+    """Queries in flight at the same time."""
+    ready: int = 4
+    """Bundles prepared in memory ahead of queries."""
+    ahead: int = 32
+    """Bundles kept on disk."""
+    queue: int = 64
+    """Queries that may wait."""
+    rate: float = 0.0
+    """Queries a second for each client (0: no limit)."""
+    burst: int = 20
+    """Queries a client may send at once before the rate counts."""
+    half_expiry: float = 15.0
+    """Seconds after which a query whose other half did not arrive is dropped."""
+    timeout: float = 30.0
+    """Seconds without progress after which a link or a waiting query fails."""
+    comparison: Literal["dcf", "bits"] = "dcf"
+    """How kept ReLUs are compared; the same at both servers."""
+
+    def run(self) -> int:
+        from autorep.service.api import ApiSettings
+        from autorep.service.logs import setup_logging
+        from autorep.service.messages import parse_address
+        from autorep.service.server import Server, ServerSettings
+        from autorep.service.session import SessionSettings
+
+        session = SessionSettings(
+            lanes=self.lanes,
+            ready=self.ready,
+            ahead=self.ahead,
+            queue=self.queue,
+            half_expiry=self.half_expiry,
+            timeout=self.timeout,
+            comparison=self.comparison,
+        )
+        api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins)
+        settings = ServerSettings(
+            party=self.party,
+            listen=parse_address(self.listen, "--listen"),
+            peer=parse_address(self.peer, "--peer"),
+            dealer=None if self.dealer is None else parse_address(self.dealer, "--dealer"),
+            bundles=self.bundle,
+            store=self.store,
+            keys=self.keys,
+            pair=self.pair,
+            https_certificate=self.https_certificate,
+            https_key=self.https_key,
+            session=session,
+            api=api,
+        )
+        setup_logging(f"party{self.party}")
+        Server(settings).run()
+        return 0
+
+    def _token_file(self) -> Path | None:
+        if self.open:
+            return None
+        path = self.tokens or self.keys / "tokens.json"
+        if not path.exists():
+            raise ConfigError(
+                f"{path}: no such token file; name one with --tokens, or serve everybody with --open True"
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Check every link of a deployment and say what is wrong with it."""
+
+    keys: Path
+    """A role's certificate directory (to check peer and dealer as that role), or client/ (to check servers)."""
+    servers: tuple[str, ...] = ()
+    """URLs of server 0 and server 1."""
+    peer: str | None = None
+    """HOST:PORT where party 0 waits for party 1 (needs party 1's keys)."""
+    dealer: str | None = None
+    """HOST:PORT of the dealer (needs a party's keys)."""
+    bundle: Path | None = None
+    """Program directory that both ends must have."""
+    timeout: float = 5.0
+    """Seconds to wait for each."""
+    json: str | None = None
+    """Write the result as JSON to this file (- for standard output)."""
+
+    def run(self) -> int:
+        from autorep.service.ping import check_links
+
+        results = check_links(self.keys, self.servers, self.peer, self.dealer, self.bundle, self.timeout)
+        if not results:
+            raise ConfigError("ping: nothing to check; name --servers, --peer or --dealer")
+        rows = [(r.name, "ok" if r.ok else r.kind, f"{1000 * r.seconds:.1f}", r.text) for r in results]
+        text = table(rows, ("link", "state", "ms", "detail"), "llrl")
+        document = {"ok": all(r.ok for r in results), "links": [r.as_dict() for r in results]}
+        emit(document, text, self.json)
+        return 0 if document["ok"] else 1
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,293 @@
+"""The client API over HTTPS: one half of a query in, this server's share of the answer out.
+
+Status codes: 400 malformed id, 401 token, 404 unknown program, 409 id used before, 411/413/415/422 body, 424 other
+half missing, 429 too many queries, 502 the other server failed in the middle, 503 not ready or full (Retry-After).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from autorep.errors import ConfigError
+from autorep.service.limits import RateLimit
+from autorep.service.metrics import Metrics
+from autorep.service.openapi import document
+from autorep.service.session import Answer, QueryFailure, Session
+from autorep.service.shares import CONTENT_TYPE, QUERY_ID, body_bytes, read_body, write_body
+
+_PAGE_FILES = {"": "index.html", "page.css": "page.css", "page.js": "page.js", "shares.js": "shares.js"}
+_MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
+_EXPOSED = ("Retry-After", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds", "Autorep-Offline-Bytes")
+
+
+@dataclass(frozen=True)
+class ApiSettings:
+    """Who may ask, how often, and from where.
+
+    Attributes:
+        tokens: JSON file, client name -> SHA-256 (hex) of its token; None lets everybody ask.
+        rate: queries a second for each client; 0 sets no limit.
+        burst: queries a client may send at once before the rate counts.
+        servers: public URLs of server 0 and server 1, which the browser page posts to.
+        origins: further web origins whose pages may post here.
+    """
+
+    tokens: Path | None = None
+    rate: float = 0.0
+    burst: int = 20
+    servers: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+class Api:
+    """Routes of one server."""
+
+    def __init__(self, party: int, sessions: Mapping[str, Session], metrics: Metrics, settings: ApiSettings) -> None:
+        self._party, self._sessions, self._metrics, self._settings = party, sessions, metrics, settings
+        self._tokens = None if settings.tokens is None else read_tokens(settings.tokens)
+        self._rates: RateLimit | None = None
+
+    def app(self, life: Callable[[Any], Any] | None = None) -> Starlette:
+        """The ASGI application."""
+        query = "/v1/programs/{program}/queries/{query}"
+        routes = [
+            Route("/healthz", self.health),
+            Route("/readyz", self.ready),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+            Route("/v1/deployment", self.deployment),
+            Route("/v1/programs", self.programs),
+            Route("/v1/programs/{program}", self.program),
+            Route(query, self.answer, methods=["POST"]),
+            *(Route(f"/{path}", self.page) for path in _PAGE_FILES),
+        ]
+        origins = [url.rstrip("/") for url in (*self._settings.servers, *self._settings.origins)]
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=list(_EXPOSED),
+            max_age=600,
+        )
+        return Starlette(
+            routes=routes,
+            middleware=[cors] if origins else [],
+            lifespan=life,
+            exception_handlers={404: _not_found, 405: _wrong_method},
+        )
+
+    # ------------------------------------------------------------------ queries
+
+    async def answer(self, request: Request) -> Response:
+        """Take one half of a query and wait for this server's share of the answer."""
+        try:
+            client = self._client(request)
+            session, query_id = self._address(request)
+            body = await self._body(request, body_bytes(session.program.input.shape))
+            self._limit_rate(client)
+            share = read_body(body, session.program.input.shape)
+            answer = await _unless_gone(request, session, client, query_id, share)
+        except QueryFailure as failure:
+            return _refusal(failure)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        headers = {
+            "Autorep-Seconds": f"{answer.seconds:.6f}",
+            "Autorep-Sent-Bytes": str(answer.traffic.sent),
+            "Autorep-Rounds": str(answer.traffic.rounds),
+            "Autorep-Offline-Bytes": str(answer.offline_bytes),
+            "Cache-Control": "no-store",
+        }
+        return Response(write_body(answer.share), media_type=CONTENT_TYPE, headers=headers)
+
+    def _client(self, request: Request) -> str:
+        """The name of the client whose token this is."""
+        if self._tokens is None:
+            return "anonymous"
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
+        found = ""
+        for name, known in self._tokens.items():  # all of them, so that the time says nothing
+            if hmac.compare_digest(known, digest):
+                found = name
+        if scheme.lower() != "bearer" or not found:
+            raise QueryFailure(401, "no valid token; send the header `Authorization: Bearer TOKEN`")
+        return found
+
+    def _address(self, request: Request) -> tuple[Session, str]:
+        query_id = request.path_params["query"]
+        session = self._session(request)
+        if not QUERY_ID.fullmatch(query_id):
+            raise QueryFailure(400, "the query id must be 32 lower-case hexadecimal digits, drawn at random")
+        return session, query_id
+
+    def _session(self, request: Request) -> Session:
+        name = request.path_params["program"]
+        if name not in self._sessions:
+            served = ", ".join(sorted(self._sessions))
+            raise QueryFailure(404, f"this server does not serve that program; it serves {served}")
+        return self._sessions[name]
+
+    async def _body(self, request: Request, expected: int) -> bytes:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != CONTENT_TYPE:
+            raise QueryFailure(415, f"the body must be a share sent as {CONTENT_TYPE}")
+        announced = request.headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > expected:
+            raise QueryFailure(413, f"the body has {announced} bytes; a share of one image has {expected}")
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > expected:
+                raise QueryFailure(413, f"the body has more than the {expected} bytes of a share of one image")
+        if len(body) != expected:
+            raise QueryFailure(422, f"the body has {len(body)} bytes; a share of one image has {expected}")
+        return bytes(body)
+
+    def _limit_rate(self, client: str) -> None:
+        if self._rates is None:
+            clock = asyncio.get_running_loop().time
+            self._rates = RateLimit(self._settings.rate, self._settings.burst, clock)
+        wait = self._rates.wait(client)
+        if wait > 0:
+            raise QueryFailure(429, f"more than {self._settings.rate:g} queries a second", wait)
+
+    # ------------------------------------------------------------------ facts
+
+    async def health(self, request: Request) -> Response:
+        """The process runs."""
+        return JSONResponse({"status": "ok", "party": self._party})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a query would be answered now, program by program."""
+        states = {}
+        for name, session in self._sessions.items():
+            problems = dict(session.problems)
+            if not problems and not session.bundles_ready():
+                problems["material"] = "no bundle is prepared; is the dealer running?"
+            states[name] = {"ready": not problems, "problems": problems, "bundles": session.bundles_ready()}
+        everything = all(state["ready"] for state in states.values())
+        return JSONResponse({"ready": everything, "programs": states}, 200 if everything else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Counters for Prometheus."""
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def openapi(self, request: Request) -> Response:
+        """This API's own description."""
+        return JSONResponse(document())
+
+    async def deployment(self, request: Request) -> Response:
+        """Which server this is, and where both are."""
+        return JSONResponse({"party": self._party, "servers": list(self._settings.servers)})
+
+    async def programs(self, request: Request) -> Response:
+        """Every program served here."""
+        return JSONResponse({"programs": [describe(session) for session in self._sessions.values()]})
+
+    async def program(self, request: Request) -> Response:
+        """One program."""
+        try:
+            return JSONResponse(describe(self._session(request)))
+        except QueryFailure as failure:
+            return _refusal(failure)
+
+    async def page(self, request: Request) -> Response:
+        """The browser client."""
+        name = _PAGE_FILES[request.url.path.lstrip("/")]
+        data = (resources.files("autorep.service") / "page" / name).read_bytes()
+        servers = " ".join(self._settings.servers)
+        policy = (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+            f"connect-src 'self' {servers}"
+        )
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        return Response(data, media_type=_MEDIA[name.rpartition(".")[2]], headers=headers)
+
+
+def describe(session: Session) -> dict[str, Any]:
+    """What a client must know about a program: its hash, input and output formats, and the owner's public notes."""
+    program = session.program
+    first, last = program.input, program.output
+    return {
+        "program": session.hash,
+        "model_id": program.model_id,
+        "input": {"shape": list(first.shape), "frac": first.frac, "bits": 64},
+        "output": {"shape": list(last.shape), "frac": last.frac, "bits": last.bits},
+        "relus": program.relu_count,
+        "info": _finite(dict(program.info)),
+    }
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """Client names and the SHA-256 of their tokens."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot read the tokens ({error}); `autorep keys` writes such a file") from None
+    hexadecimal = set("0123456789abcdef")
+    for name, digest in values.items() if isinstance(values, dict) else [("", None)]:
+        if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= hexadecimal:
+            raise ConfigError(f"{path}: expected {{client name: SHA-256 in hex}}, found {name!r}: …")
+    return values
+
+
+async def _unless_gone(request: Request, session: Session, client: str, query_id: str, share: Any) -> Answer:
+    """The answer, unless the client leaves before; then the query is withdrawn."""
+    work = asyncio.ensure_future(session.submit(client, query_id, share))
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        gone.cancel()
+        work.cancel()
+
+
+def _refusal(failure: QueryFailure) -> Response:
+    headers = {}
+    if failure.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after)))
+    if failure.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    retry = failure.status in (424, 429, 502, 503)
+    body = {"status": failure.status, "message": failure.message, "retry_with_new_masks": retry}
+    return JSONResponse(body, failure.status, headers)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _refusal(QueryFailure(404, "there is nothing at this address; /openapi.json lists what there is"))
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    response = _refusal(QueryFailure(405, "this address does not take that method; see /openapi.json"))
+    response.headers.update(getattr(error, "headers", None) or {})
+    return response
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities; calibration notes may."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,175 @@
+"""The dealer as a service: correlated randomness for any number of server pairs, whose data it never sees.
+
+A pair is known by its name, its program and its comparison protocol. Its masks are kept in the state folder, so that
+a restarted dealer continues with the same ones and the bundles already delivered stay good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from autorep.errors import AutorepError, HandshakeError
+from autorep.mpc.dealer import Dealer, ModelMasks
+from autorep.mpc.plan import COMPARISONS, ComparisonName
+from autorep.mpc.transport import Transport, handshake
+from autorep.mpc.transport_tcp import TcpTransport
+from autorep.program.files import program_hash
+from autorep.program.ir import Program
+from autorep.service.dealer_link import DEALER_HELLO
+from autorep.service.logs import event
+from autorep.service.messages import receive_message, send_message
+from autorep.service.models import MODEL_LIMIT, unpack_program
+
+_ALIVE_SECONDS = 5.0
+
+
+@dataclass
+class _Pair:
+    """One pair of servers and one program."""
+
+    dealer: Dealer
+    outbox: queue.Queue[tuple[str, bytes]] = field(default_factory=lambda: queue.Queue(maxsize=4))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    follower: object | None = None  # identity of party 1's present connection
+
+
+class DealerService:
+    """Serves authenticated connections of servers; `serve_link` runs in one thread per connection.
+
+    Args:
+        state: folder for the pairs' masks, or None to draw new ones at every start.
+    """
+
+    def __init__(self, state: Path | None) -> None:
+        self._state = state
+        self._pairs: dict[tuple[str, str, str], _Pair] = {}
+        self._programs: dict[str, Program] = {}
+        self._lock = threading.Lock()
+        self.stopping = threading.Event()
+        self.dealt = 0
+
+    def serve_link(self, transport: TcpTransport) -> None:
+        """Register one server, then deal to it until it leaves."""
+        handshake(transport, DEALER_HELLO)
+        hello = receive_message(transport)
+        index, comparison = hello.get("party"), str(hello.get("comparison"))
+        if transport.peer != f"party{index}" or comparison not in COMPARISONS:
+            message = f"certificate of {transport.peer}, but it registers as party {index} with {comparison!r}"
+            transport.abort(message)
+            raise HandshakeError(message)
+        program = self._program(transport, str(hello.get("program")))
+        pair = self._pair(str(hello.get("pair")), program, cast(ComparisonName, comparison))
+        masks = pair.dealer.masks
+        send_message(transport, {"mask_id": masks.mask_id.hex(), "seed": masks.seeds[int(str(index))].hex()})
+        event("server connected", party=index, pair=hello.get("pair"), program=hello.get("program"))
+        if index == 0:
+            self._lead(transport, pair)
+        else:
+            self._follow(transport, pair)
+
+    def _program(self, transport: Transport, name: str) -> Program:
+        with self._lock:
+            known = self._programs.get(name)
+        send_message(transport, {"send_program": known is None})
+        if known is not None:
+            return known
+        archive = bytes(transport.receive("program")[:MODEL_LIMIT])
+        try:
+            program = unpack_program(archive)
+            found = program_hash(program)
+        except AutorepError as error:
+            transport.abort(f"the program could not be read: {error}")
+            raise
+        if found != name:
+            message = f"the program sent has hash {found}, not {name} as announced"
+            transport.abort(message)
+            raise HandshakeError(message)
+        with self._lock:
+            return self._programs.setdefault(name, program)
+
+    def _pair(self, name: str, program: Program, comparison: ComparisonName) -> _Pair:
+        key = (name, program_hash(program), comparison)
+        with self._lock:
+            if key not in self._pairs:
+                masks = self._masks(key)
+                self._pairs[key] = _Pair(Dealer(program, masks, comparison))
+            return self._pairs[key]
+
+    def _masks(self, key: tuple[str, str, str]) -> ModelMasks:
+        if self._state is None:
+            return ModelMasks()
+        name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:32]
+        path = self._state / f"{name}.json"
+        if path.exists():
+            values = json.loads(path.read_text(encoding="utf-8"))
+            seed0, seed1 = (bytes.fromhex(seed) for seed in values["seeds"])
+            return ModelMasks(bytes.fromhex(values["mask_id"]), (seed0, seed1))
+        masks = ModelMasks()
+        self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = path.with_suffix(".new")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump({"mask_id": masks.mask_id.hex(), "seeds": [seed.hex() for seed in masks.seeds]}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        return masks
+
+    def _lead(self, transport: Transport, pair: _Pair) -> None:
+        """Party 0 asks for bundles; its own goes out first, the other one to party 1's thread."""
+        while not self.stopping.is_set():
+            if not receive_message(transport).get("deal"):
+                send_message(transport, {"alive": True})
+                continue
+            if pair.follower is None:
+                send_message(transport, {"wait": "party 1 is not connected to the dealer"})
+                continue
+            if pair.outbox.full():
+                send_message(transport, {"wait": "party 1 has not taken the last bundles yet"})
+                continue
+            with pair.lock:
+                dealt = pair.dealer.deal(1)
+            name = dealt.bundle_id.hex()
+            send_message(transport, {"bundle": name})
+            transport.send("bundle", dealt.bundles[0])
+            if receive_message(transport).get("stored"):
+                self._hand_over(pair, name, dealt.bundles[1])
+
+    def _hand_over(self, pair: _Pair, name: str, bundle: bytes) -> None:
+        try:
+            pair.outbox.put((name, bundle), timeout=1.0)
+        except queue.Full:
+            event("bundle thrown away", reason="party 1 does not take it", bundle=name)
+
+    def _follow(self, transport: Transport, pair: _Pair) -> None:
+        """Party 1 receives what party 0 asked for."""
+        me = pair.follower = object()
+        _drain(pair.outbox)  # of an earlier connection; party 0 finds out and deletes its halves
+        try:
+            while not self.stopping.is_set() and pair.follower is me:
+                try:
+                    name, bundle = pair.outbox.get(timeout=_ALIVE_SECONDS)
+                except queue.Empty:
+                    send_message(transport, {"alive": True})
+                    continue
+                send_message(transport, {"bundle": name})
+                transport.send("bundle", bundle)
+                if receive_message(transport).get("stored"):
+                    self.dealt += 1
+        finally:
+            if pair.follower is me:
+                pair.follower = None
+
+
+def _drain(box: queue.Queue[Any]) -> None:
+    while True:
+        try:
+            box.get_nowait()
+        except queue.Empty:
+            return

@@ -1,0 +1,113 @@
+"""A server's link to the dealer: fetches masks once and bundles whenever the store runs low.
+
+Party 0 asks; the dealer hands it its bundle first and then pushes the other one to party 1. So whatever lies in party
+1's store lay in party 0's before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from autorep.errors import AutorepError, ProtocolError
+from autorep.mpc.transport import Transport, handshake
+from autorep.service.logs import event, trouble
+from autorep.service.messages import receive_message, send_message
+from autorep.service.session import Masks, Session
+
+FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
+DEALER_HELLO = {"service": "dealer"}
+
+
+class DealerLink(threading.Thread):
+    """Keeps one session supplied, reconnecting as long as the session lives.
+
+    Args:
+        dial: opens one authenticated connection to the dealer.
+        pair: name of this pair of servers at the dealer.
+        archive: the public program, sent when the dealer does not know it yet.
+    """
+
+    def __init__(self, session: Session, dial: Callable[[], Transport], pair: str, archive: Callable[[], bytes]):
+        super().__init__(name="autorep-dealer-link", daemon=True)
+        self._session, self._dial, self._pair, self._archive = session, dial, pair, archive
+        self._transport: Transport | None = None
+
+    def run(self) -> None:
+        session, wait = self._session, FIRST_WAIT
+        while not session.stopping.is_set():
+            started = time.monotonic()
+            try:
+                self._serve(self._register())
+            except AutorepError as error:
+                trouble("dealer link", error, program=session.hash)
+            finally:
+                session.metrics.dealer.set(0)
+                if self._transport is not None:
+                    self._transport.close()
+            wait = FIRST_WAIT if time.monotonic() - started > 10 else min(2 * wait, LONGEST_WAIT)
+            session.stopping.wait(wait)
+
+    def stop(self) -> None:
+        """Cut the link; the thread ends once the session is stopping."""
+        if self._transport is not None:
+            self._transport.interrupt()
+
+    def _register(self) -> Transport:
+        session = self._session
+        transport = self._transport = self._dial()
+        handshake(transport, DEALER_HELLO)
+        send_message(
+            transport,
+            {
+                "party": session.index,
+                "pair": self._pair,
+                "program": session.hash,
+                "comparison": session.settings.comparison,
+            },
+        )
+        if receive_message(transport).get("send_program"):
+            transport.send("program", self._archive())
+        masks = receive_message(transport)
+        session.use_masks(Masks(str(masks["mask_id"]), bytes.fromhex(masks["seed"])))
+        session.metrics.dealer.set(1)
+        event("dealer connected", program=session.hash)
+        return transport
+
+    def _serve(self, transport: Transport) -> None:
+        while not self._session.stopping.is_set():
+            if self._session.index == 0:
+                self._ask(transport)
+            else:
+                self._take_push(transport)
+
+    def _ask(self, transport: Transport) -> None:
+        """Party 0: one bundle when the store is low, else a sign of life now and then."""
+        session = self._session
+        low = len(session.store) < session.settings.ahead
+        send_message(transport, {"deal": int(low)})
+        answer = receive_message(transport)
+        pause = 0.0
+        if "bundle" in answer:
+            stored = session.put(str(answer["bundle"]), transport.receive("bundle"))
+            send_message(transport, {"stored": stored})
+            pause = 0.0 if stored else 2.0  # a full disk does not empty itself at once
+        elif "wait" in answer:
+            pause = 0.5
+        if not low:
+            session.wanted.clear()
+            if len(session.store) >= session.settings.ahead:
+                session.wanted.wait(session.settings.timeout / 4)
+        session.stopping.wait(pause)
+
+    def _take_push(self, transport: Transport) -> None:
+        """Party 1: wait for what the dealer sends."""
+        message = receive_message(transport)
+        if "bundle" in message:
+            stored = self._session.put(str(message["bundle"]), transport.receive("bundle"))
+            send_message(transport, {"stored": stored})
+        elif "alive" in message:
+            self._session.call(self._session.supply_idle)
+        else:
+            raise ProtocolError("the dealer sent a message this release does not know")

@@ -1,0 +1,79 @@
+"""Fairness between clients: a queue that serves them in turn, and an allowance of queries per second each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """First in, first out for each client; clients take turns, so a busy one delays only itself."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, client: str, item: T) -> None:
+        self._lines.setdefault(client, deque()).append(item)
+        self._length += 1
+
+    def pop(self) -> T:
+        """The oldest item of the client whose turn it is; that client goes to the end of the round."""
+        client, line = self._lines.popitem(last=False)
+        item = line.popleft()
+        if line:
+            self._lines[client] = line
+        self._length -= 1
+        return item
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    updated: float
+
+
+@dataclass
+class RateLimit:
+    """`rate` queries a second for each client, with bursts of up to `burst`; a rate of 0 sets no limit."""
+
+    rate: float
+    burst: int
+    clock: Callable[[], float]
+    _buckets: dict[str, _Bucket] = field(default_factory=dict)
+
+    def wait(self, client: str) -> float:
+        """Count one query: 0 when it may pass, else the seconds until the next one may."""
+        if self.rate <= 0:
+            return 0.0
+        now = self.clock()
+        bucket = self._buckets.setdefault(client, _Bucket(self.burst, now))
+        bucket.tokens = min(self.burst, bucket.tokens + (now - bucket.updated) * self.rate)
+        bucket.updated = now
+        if bucket.tokens < 1:
+            return (1 - bucket.tokens) / self.rate
+        bucket.tokens -= 1
+        return 0.0
+
+
+class Recent:
+    """Remembers the last `capacity` keys, to refuse a query id that was used before."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._keys: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        self._keys[key] = None
+        if len(self._keys) > self._capacity:
+            self._keys.popitem(last=False)

@@ -1,0 +1,162 @@
+"""A whole deployment on this machine: dealer and two servers as separate processes over TLS on loopback.
+
+>>> with LocalDeployment(program) as deployment, deployment.client() as client:     # doctest: +SKIP
+...     client.predict(images)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from autorep.errors import ProtocolError
+from autorep.mpc.tls import make_keys
+from autorep.program.files import load, split
+from autorep.program.ir import Program
+from autorep.service.client import Client
+
+_START_SECONDS = 120.0
+_STOP_SECONDS = 15.0
+
+
+class LocalDeployment:
+    """Context manager that starts everything and ends it, by process id.
+
+    Args:
+        program: the model owner's Program, or the directory it was saved to.
+        prepare: bundles to have on disk before the deployment counts as ready.
+        lanes: queries in flight at the same time.
+        options: further flags of `autorep serve`, the same for both servers.
+        folder: where keys, stores and logs go; a temporary directory unless given.
+    """
+
+    def __init__(
+        self,
+        program: Program | str | Path,
+        prepare: int = 8,
+        lanes: int = 2,
+        options: tuple[str, ...] = (),
+        folder: Path | None = None,
+    ) -> None:
+        self._program = program if isinstance(program, Program) else load(program)
+        self._prepare, self._lanes, self._options = prepare, lanes, options
+        self._temporary = tempfile.TemporaryDirectory(prefix="autorep-") if folder is None else None
+        self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
+        ports = _free_ports(4)
+        self.urls = tuple(f"https://127.0.0.1:{port}" for port in ports[:2])
+        self._peer, self._dealer = (f"127.0.0.1:{port}" for port in ports[2:])
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[bytes]] = []
+
+    def __enter__(self) -> LocalDeployment:
+        make_keys(self.folder / "keys", {role: ["127.0.0.1", "localhost"] for role in ("party0", "party1", "dealer")})
+        split(self._program, self.folder / "bundle")
+        try:
+            for role in ("dealer", "party0", "party1"):
+                self.start(role)
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def client(self, **options: object) -> Client:
+        """A client of this deployment."""
+        return Client(self.urls, ca=self.ca, **options)  # type: ignore[arg-type]  # passed on as they are
+
+    @property
+    def ca(self) -> Path:
+        """The authority that signed the servers' certificates."""
+        return self.folder / "keys" / "client" / "ca.pem"
+
+    def log(self, role: str) -> Path:
+        """Where a process writes its log."""
+        return self.folder / f"{role}.log"
+
+    def start(self, role: str) -> None:
+        """Start one process; also after it was killed."""
+        log = open(self.log(role), "ab")  # noqa: SIM115  # the process outlives this call
+        self._logs.append(log)
+        command = [sys.executable, "-m", "autorep.cli.main", *self._arguments(role)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.processes[role] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def kill(self, role: str) -> None:
+        """End one process at once, as a crash would."""
+        self.processes[role].kill()
+        self.processes[role].wait()
+
+    def stop(self) -> None:
+        """Ask every process to stop, and make it if it does not."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def wait_ready(self, seconds: float = _START_SECONDS) -> None:
+        """Wait until both servers would answer a query and hold the bundles asked for."""
+        deadline = time.monotonic() + seconds
+        state = "nothing answered yet"
+        with httpx.Client(verify=str(self.ca), timeout=5) as web:
+            while time.monotonic() < deadline:
+                for role, process in self.processes.items():
+                    if process.poll() is not None:
+                        raise ProtocolError(f"{role} stopped at once (exit {process.returncode}): {self._tail(role)}")
+                try:
+                    answers = [web.get(f"{url}/readyz") for url in self.urls]
+                    state = "; ".join(answer.text for answer in answers)
+                    if all(answer.status_code == 200 for answer in answers) and self._stored() >= self._prepare:
+                        return
+                except httpx.HTTPError as error:
+                    state = str(error) or type(error).__name__
+                time.sleep(0.05)
+        raise ProtocolError(f"the local deployment was not ready within {seconds:g} s: {state}")
+
+    def _stored(self) -> int:
+        return min(len(list((self.folder / f"store{i}").glob("*/ready/*"))) for i in (0, 1))
+
+    def _tail(self, role: str) -> str:
+        lines = self.log(role).read_text(encoding="utf-8", errors="replace").splitlines()
+        return " | ".join(lines[-5:])
+
+    def _arguments(self, role: str) -> list[str]:
+        keys = str(self.folder / "keys" / role)
+        if role == "dealer":
+            return ["dealer", "--keys", keys, "--listen", self._dealer, "--state", str(self.folder / "dealer-state")]
+        index = int(role[-1])
+        return [
+            "serve", "--party", str(index), "--bundle", str(self.folder / "bundle"), "--keys", keys,
+            "--store", str(self.folder / f"store{index}"), "--listen", self.urls[index].removeprefix("https://"),
+            "--peer", self._peer, "--dealer", self._dealer, "--open", "True", "--lanes", str(self._lanes),
+            "--ahead", str(max(32, self._prepare)), "--urls", *self.urls, *self._options,
+        ]  # fmt: skip
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
