@@ -57,9 +57,12 @@ Planes reduce(u64 p[15]) {
 }
 
 Planes multiply(const Planes& a, const Planes& b) {
-    u64 p[15] = {};
-    for (int i = 0; i < 8; ++i)
-        for (int j = 0; j < 8; ++j) p[i + j] ^= a.bit[i] & b.bit[j];
+    u64 p[15];  // each coefficient as one sum, which stays in a register
+    for (int k = 0; k < 15; ++k) {
+        u64 sum = 0;
+        for (int i = k < 8 ? 0 : k - 7; i <= (k < 8 ? k : 7); ++i) sum ^= a.bit[i] & b.bit[k - i];
+        p[k] = sum;
+    }
     return reduce(p);
 }
 
@@ -125,6 +128,65 @@ Planes slice_repeated(const u8 block[16]) {
     return slice(four);
 }
 
+void encrypt(const AesKey& key, const u8* in, u8* out, i64 count) {
+    Planes keys[11];
+    for (int r = 0; r <= 10; ++r) keys[r] = slice_repeated(key.round[r]);
+    for (i64 block = 0; block < count; block += 4) {
+        const size_t bytes = static_cast<size_t>(count - block < 4 ? count - block : 4) * 16;
+        u8 four[64] = {};
+        std::memcpy(four, in + 16 * block, bytes);
+        Planes s = slice(four);
+        add_key(s, keys[0]);
+        for (int r = 1; r <= 10; ++r) {
+            s = substitute(s);
+            shift_rows(s);
+            if (r < 10) mix_columns(s);
+            add_key(s, keys[r]);
+        }
+        unslice(s, four);
+        std::memcpy(out + 16 * block, four, bytes);
+    }
+}
+
+void store_counter(u64 counter, u8 block[16]) {  // big-endian, as in every CTR implementation
+    std::memset(block, 0, 8);
+    for (int i = 0; i < 8; ++i) block[15 - i] = static_cast<u8>(counter >> (8 * i));
+}
+
+void ctr(const AesKey& key, u64 first, u64* out, i64 words, u64 mask) {
+    constexpr i64 kBlocks = 32;
+    u8 buffer[16 * kBlocks];
+    for (i64 done = 0; done < words; done += 2 * kBlocks, first += kBlocks) {
+        for (i64 i = 0; i < kBlocks; ++i) store_counter(first + static_cast<u64>(i), buffer + 16 * i);
+        encrypt(key, buffer, buffer, kBlocks);
+        const i64 n = words - done < 2 * kBlocks ? words - done : 2 * kBlocks;
+        std::memcpy(out + done, buffer, static_cast<size_t>(8 * n));
+        for (i64 i = 0; i < n; ++i) out[done + i] &= mask;
+    }
+}
+
+void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
+    encrypt(key, reinterpret_cast<const u8*>(in), reinterpret_cast<u8*>(out), count);
+    for (i64 i = 0; i < count; ++i) {
+        out[i].lo ^= in[i].lo;
+        out[i].hi ^= in[i].hi;
+    }
+}
+
+void mmo_pick(const AesKey (&keys)[2], const u64* right, const Block* in, Block* out, i64 count) {
+    constexpr i64 kBlocks = 32;
+    for (i64 done = 0; done < count; done += kBlocks) {
+        const i64 n = count - done < kBlocks ? count - done : kBlocks;
+        Block other[kBlocks];
+        mmo(keys[0], in + done, out + done, n);
+        mmo(keys[1], in + done, other, n);
+        for (i64 i = 0; i < n; ++i) {
+            out[done + i].lo ^= (out[done + i].lo ^ other[i].lo) & right[done + i];
+            out[done + i].hi ^= (out[done + i].hi ^ other[i].hi) & right[done + i];
+        }
+    }
+}
+
 }  // namespace
 
 AesKey aes_expand(const u8 key[16]) {
@@ -146,24 +208,17 @@ AesKey aes_expand(const u8 key[16]) {
     return out;
 }
 
-void aes_encrypt_portable(const AesKey& key, const u8* in, u8* out, i64 count) {
-    Planes keys[11];
-    for (int r = 0; r <= 10; ++r) keys[r] = slice_repeated(key.round[r]);
-    for (i64 block = 0; block < count; block += 4) {
-        const size_t bytes = static_cast<size_t>(count - block < 4 ? count - block : 4) * 16;
-        u8 four[64] = {};
-        std::memcpy(four, in + 16 * block, bytes);
-        Planes s = slice(four);
-        add_key(s, keys[0]);
-        for (int r = 1; r <= 10; ++r) {
-            s = substitute(s);
-            shift_rows(s);
-            if (r < 10) mix_columns(s);
-            add_key(s, keys[r]);
-        }
-        unslice(s, four);
-        std::memcpy(out + 16 * block, four, bytes);
-    }
+const AesOps& aes_portable() {
+    static const AesOps ops = {ctr, mmo, mmo_pick};
+    return ops;
+}
+
+const AesOps& aes_ops() {
+#if AUTOREP_X86
+    if (simd_level() == Simd::avx512) return aes_avx512();
+    if (simd_level() == Simd::avx2) return aes_avx2();
+#endif
+    return aes_portable();
 }
 
 }  // namespace autorep

@@ -1,4 +1,4 @@
-// AES-128, one block cipher at three speeds; blocks are 16 bytes in memory order.
+// AES-128 at three speeds: counter mode for the generator, fixed-key hashing for comparisons.
 #pragma once
 #include "common.h"
 
@@ -8,10 +8,25 @@ struct AesKey {
     alignas(64) u8 round[11][16];
 };
 
+struct Block {
+    u64 lo, hi;
+};
+
 // Key schedule without tables or branches on the key.
 AesKey aes_expand(const u8 key[16]);
 
-// out[i] = AES(key, in[i]) for `count` blocks; in may equal out. Bit-sliced, no secret-dependent address.
-void aes_encrypt_portable(const AesKey& key, const u8* in, u8* out, i64 count);
+struct AesOps {
+    // Key stream from block number `first` on, as little-endian words, each cut by `mask`.
+    void (*ctr)(const AesKey& key, u64 first, u64* out, i64 words, u64 mask);
+    // Matyas-Meyer-Oseas hash: out[i] = AES(key, in[i]) ^ in[i].
+    void (*mmo)(const AesKey& key, const Block* in, Block* out, i64 count);
+    // The same with keys[1] where right[i] is all ones and keys[0] where it is zero.
+    void (*mmo_pick)(const AesKey (&keys)[2], const u64* right, const Block* in, Block* out, i64 count);
+};
+
+const AesOps& aes_portable();
+const AesOps& aes_avx2();
+const AesOps& aes_avx512();
+const AesOps& aes_ops();  // of the active level
 
 }  // namespace autorep

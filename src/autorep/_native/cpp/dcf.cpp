@@ -1,12 +1,14 @@
-// DCF key generation and evaluation: portable version and Python entry points.
+// DCF key generation and evaluation for any AES: batches of keys, level by level; and the Python entry points.
 #include "dcf.h"
+
+#include <cstring>
 
 #include "bindings.h"
 
 namespace autorep {
 namespace {
 
-constexpr i64 kBatch = 32;  // keys that walk the tree together, to fill the bit-sliced cipher
+constexpr i64 kBatch = 32;  // keys that walk the tree together, to fill the cipher's pipeline
 
 // First 16 bytes of SHA-256("autorep dcf " + "left seed", "right seed", "left value", "right value").
 constexpr u8 kFixedKeys[4][16] = {
@@ -16,18 +18,49 @@ constexpr u8 kFixedKeys[4][16] = {
     {0xf3, 0x10, 0xf3, 0xf8, 0x53, 0xea, 0x52, 0x96, 0x9a, 0x28, 0x79, 0x32, 0xd9, 0xc2, 0x98, 0x42},
 };
 
-// Matyas-Meyer-Oseas: AES_k(s) ^ s.
-void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
-    aes_encrypt_portable(key, reinterpret_cast<const u8*>(in), reinterpret_cast<u8*>(out), count);
-    for (i64 i = 0; i < count; ++i) {
-        out[i].lo ^= in[i].lo;
-        out[i].hi ^= in[i].hi;
-    }
-}
-
 u64 select(u64 mask, u64 if_set, u64 otherwise) { return otherwise ^ ((otherwise ^ if_set) & mask); }
 Block select(u64 mask, Block if_set, Block otherwise) {
     return {select(mask, if_set.lo, otherwise.lo), select(mask, if_set.hi, otherwise.hi)};
+}
+
+struct Payload {
+    u64 v[3];
+};
+
+u64 shift_right(u64 x, int by) { return by >= 64 ? 0 : x >> by; }
+u64 shift_left(u64 x, int by) { return by >= 64 ? 0 : x << by; }
+
+Payload payload_of(Block b, const DcfShape& shape) {
+    return {{b.lo, b.hi, shift_right(b.lo, shape.L) + shift_left(shift_right(b.hi, shape.L), 64 - shape.L)}};
+}
+
+Payload reduce(Payload p, const DcfShape& shape) {
+    return {{p.v[0] & low_mask(shape.L), p.v[1] & low_mask(shape.L), p.v[2] & low_mask(shape.F)}};
+}
+
+// v0 | v1 << L | v2 << 2L as a little-endian number of value_bytes bytes.
+void store_payload(Payload p, const DcfShape& shape, u8* out) {
+    p = reduce(p, shape);
+    const int L = shape.L;
+    u64 words[2];
+    words[0] = p.v[0] | shift_left(p.v[1], L);
+    words[1] = shift_right(p.v[1], 64 - L);
+    if (2 * L < 64) {
+        words[0] |= shift_left(p.v[2], 2 * L);
+        words[1] |= shift_right(p.v[2], 64 - 2 * L);
+    } else {
+        words[1] |= shift_left(p.v[2], 2 * L - 64);
+    }
+    std::memcpy(out, words, static_cast<size_t>(shape.value_bytes));
+}
+
+Payload load_payload(const u8* in, const DcfShape& shape) {
+    u64 words[2] = {0, 0};
+    std::memcpy(words, in, static_cast<size_t>(shape.value_bytes));
+    const int L = shape.L;
+    const u64 third = 2 * L < 64 ? shift_right(words[0], 2 * L) | shift_left(words[1], 64 - 2 * L)
+                                 : shift_right(words[1], 2 * L - 64);
+    return reduce({{words[0], shift_right(words[0], L) | shift_left(words[1], 64 - L), third}}, shape);
 }
 
 Block load_block(const u8* from) {
@@ -47,6 +80,7 @@ struct Walk {  // one party's state at the current node of the path towards alph
 void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
                const u64* root1, u8* keys) {
     const DcfCipher& cipher = dcf_cipher();
+    const AesOps& aes = aes_ops();
     Walk walk[2];
     Payload sum[kBatch] = {};
     for (i64 i = 0; i < count; ++i) {
@@ -54,18 +88,18 @@ void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* be
         walk[1].seed[i] = {root1[2 * i] & ~u64(1), root1[2 * i + 1]};
         walk[0].control[i] = 0;
         walk[1].control[i] = ~u64(0);
-        std::memset(keys + i * shape.key_bytes() + shape.right_bits_at(), 0, static_cast<size_t>(ceil_div(shape.n, 8)));
+        std::memset(keys + i * shape.key_bytes + shape.right_bits_at, 0, static_cast<size_t>(ceil_div(shape.n, 8)));
     }
     for (int level = 0; level < shape.n; ++level) {
         for (Walk& w : walk) {
-            mmo(cipher.seed[0], w.seed, w.left, count);
-            mmo(cipher.seed[1], w.seed, w.right, count);
-            mmo(cipher.value[0], w.seed, w.left_value, count);
-            mmo(cipher.value[1], w.seed, w.right_value, count);
+            aes.mmo(cipher.seed[0], w.seed, w.left, count);
+            aes.mmo(cipher.seed[1], w.seed, w.right, count);
+            aes.mmo(cipher.value[0], w.seed, w.left_value, count);
+            aes.mmo(cipher.value[1], w.seed, w.right_value, count);
         }
         for (i64 i = 0; i < count; ++i) {
             const u64 bit = (alpha[i] >> (shape.n - 1 - level)) & 1, right = u64(0) - bit;
-            u8* key = keys + i * shape.key_bytes();
+            u8* key = keys + i * shape.key_bytes;
             u64 left_bit = bit ^ 1, right_bit = bit;
             for (Walk& w : walk) {
                 left_bit ^= w.left[i].lo & 1;
@@ -94,54 +128,52 @@ void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* be
                 w.control[i] = u64(0) - child_bit;
             }
             const Block stored = {seed_correction.lo | left_bit, seed_correction.hi};
-            std::memcpy(key + level * shape.level_bytes(), &stored, 16);
-            store_payload(correction, shape, key + level * shape.level_bytes() + 16);
-            key[shape.right_bits_at() + level / 8] |= static_cast<u8>(right_bit << (level & 7));
+            std::memcpy(key + level * shape.level_bytes, &stored, 16);
+            store_payload(correction, shape, key + level * shape.level_bytes + 16);
+            key[shape.right_bits_at + level / 8] |= static_cast<u8>(right_bit << (level & 7));
         }
     }
-    for (Walk& w : walk) mmo(cipher.value[0], w.seed, w.left_value, count);
+    for (Walk& w : walk) aes.mmo(cipher.value[0], w.seed, w.left_value, count);
     for (i64 i = 0; i < count; ++i) {
         const Payload leaf0 = payload_of(walk[0].left_value[i], shape), leaf1 = payload_of(walk[1].left_value[i], shape);
         Payload last;
         for (int k = 0; k < 3; ++k)
             last.v[k] = signed_by(walk[1].control[i], leaf1.v[k] - leaf0.v[k] - sum[i].v[k]);
-        store_payload(last, shape, keys + i * shape.key_bytes() + shape.last_at());
+        store_payload(last, shape, keys + i * shape.key_bytes + shape.last_at);
     }
 }
 
 void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys, u64* out) {
     const DcfCipher& cipher = dcf_cipher();
-    Block seed[kBatch], child[2][kBatch], value[2][kBatch];
-    u64 control[kBatch];
+    const AesOps& aes = aes_ops();
+    Block seed[kBatch], child[kBatch], value[kBatch];
+    u64 control[kBatch], right[kBatch];
     Payload sum[kBatch] = {};
     for (i64 i = 0; i < count; ++i) {
         seed[i] = {root[2 * i] & ~u64(1), root[2 * i + 1]};
         control[i] = u64(0) - static_cast<u64>(party);
     }
     for (int level = 0; level < shape.n; ++level) {
-        for (int side = 0; side < 2; ++side) {
-            mmo(cipher.seed[side], seed, child[side], count);
-            mmo(cipher.value[side], seed, value[side], count);
-        }
+        for (i64 i = 0; i < count; ++i) right[i] = u64(0) - ((x[i] >> (shape.n - 1 - level)) & 1);
+        aes.mmo_pick(cipher.seed, right, seed, child, count);
+        aes.mmo_pick(cipher.value, right, seed, value, count);
         for (i64 i = 0; i < count; ++i) {
-            const u64 right = u64(0) - ((x[i] >> (shape.n - 1 - level)) & 1);
-            const u8* key = keys + i * shape.key_bytes();
-            const Block stored = load_block(key + level * shape.level_bytes());
-            const Payload correction = load_payload(key + level * shape.level_bytes() + 16, shape);
-            const Payload own = payload_of(select(right, value[1][i], value[0][i]), shape);
+            const u8* key = keys + i * shape.key_bytes;
+            const Block stored = load_block(key + level * shape.level_bytes);
+            const Payload correction = load_payload(key + level * shape.level_bytes + 16, shape);
+            const Payload own = payload_of(value[i], shape);
             for (int k = 0; k < 3; ++k) sum[i].v[k] += own.v[k] + (correction.v[k] & control[i]);
-            const u64 right_bit = (key[shape.right_bits_at() + level / 8] >> (level & 7)) & 1;
-            const Block next = select(right, child[1][i], child[0][i]);
-            const u64 bit = (next.lo ^ (select(right, right_bit, stored.lo) & control[i])) & 1;
-            seed[i] = {(next.lo ^ (stored.lo & control[i])) & ~u64(1), next.hi ^ (stored.hi & control[i])};
+            const u64 right_bit = (key[shape.right_bits_at + level / 8] >> (level & 7)) & 1;
+            const u64 bit = (child[i].lo ^ (select(right[i], right_bit, stored.lo) & control[i])) & 1;
+            seed[i] = {(child[i].lo ^ (stored.lo & control[i])) & ~u64(1), child[i].hi ^ (stored.hi & control[i])};
             control[i] = u64(0) - bit;
         }
     }
-    mmo(cipher.value[0], seed, value[0], count);
+    aes.mmo(cipher.value[0], seed, value, count);
     const u64 negative = u64(0) - static_cast<u64>(party);
     for (i64 i = 0; i < count; ++i) {
-        const Payload last = load_payload(keys + i * shape.key_bytes() + shape.last_at(), shape);
-        const Payload own = payload_of(value[0][i], shape);
+        const Payload last = load_payload(keys + i * shape.key_bytes + shape.last_at, shape);
+        const Payload own = payload_of(value[i], shape);
         for (int k = 0; k < 3; ++k)
             sum[i].v[k] = signed_by(negative, sum[i].v[k] + own.v[k] + (last.v[k] & control[i]));
         const Payload result = reduce(sum[i], shape);
@@ -149,25 +181,66 @@ void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const
     }
 }
 
+void dcf_gen_batched(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
+                      const u64* root1, u8* keys) {
+    for (i64 i = 0; i < count; i += kBatch)
+        gen_batch(shape, count - i < kBatch ? count - i : kBatch, alpha + i, beta + 3 * i, root0 + 2 * i,
+                  root1 + 2 * i, keys + i * shape.key_bytes);
+}
+
+void dcf_eval_batched(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
+                       u64* out) {
+    for (i64 i = 0; i < count; i += kBatch)
+        eval_batch(shape, count - i < kBatch ? count - i : kBatch, party, x + i, root + 2 * i,
+                   keys + i * shape.key_bytes, out + 3 * i);
+}
+
+DcfGen dcf_gen_of_level() {
+#if AUTOREP_X86
+    if (simd_level() == Simd::avx512) return dcf_gen_avx512;
+#endif
+    return dcf_gen_batched;
+}
+
+DcfEval dcf_eval_of_level() {
+#if AUTOREP_X86
+    if (simd_level() == Simd::avx512) return dcf_eval_avx512;
+#endif
+    return dcf_eval_batched;
+}
+
 void dcf_gen(Words alpha, Words beta, int n, int L, int F, Words root0, Words root1, BytesOut keys) {
-    const DcfShape shape{n, L, F};
-    const DcfGen gen = dcf_gen_portable;
+    const DcfShape shape = dcf_shape(n, L, F);
+    const DcfGen gen = dcf_gen_of_level();
     parallel_ranges(static_cast<i64>(alpha.size()), 512, [&](i64 begin, i64 end) {
         gen(shape, end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
-            root1.data() + 2 * begin, keys.data() + begin * shape.key_bytes());
+            root1.data() + 2 * begin, keys.data() + begin * shape.key_bytes);
     });
 }
 
 void dcf_eval(int party, Words x, int n, int L, int F, Words root, Bytes keys, WordsOut out) {
-    const DcfShape shape{n, L, F};
-    const DcfEval eval = dcf_eval_portable;
+    const DcfShape shape = dcf_shape(n, L, F);
+    const DcfEval eval = dcf_eval_of_level();
     parallel_ranges(static_cast<i64>(x.size()), 1024, [&](i64 begin, i64 end) {
         eval(shape, end - begin, party, x.data() + begin, root.data() + 2 * begin,
-             keys.data() + begin * shape.key_bytes(), out.data() + 3 * begin);
+             keys.data() + begin * shape.key_bytes, out.data() + 3 * begin);
     });
 }
 
 }  // namespace
+
+DcfShape dcf_shape(int n, int L, int F) {
+    DcfShape shape = {};
+    shape.n = n;
+    shape.L = L;
+    shape.F = F;
+    shape.value_bytes = ceil_div(2 * L + F, 8);
+    shape.level_bytes = 16 + shape.value_bytes;
+    shape.right_bits_at = n * shape.level_bytes;
+    shape.last_at = shape.right_bits_at + ceil_div(n, 8);
+    shape.key_bytes = shape.last_at + shape.value_bytes;
+    return shape;
+}
 
 const DcfCipher& dcf_cipher() {
     static const DcfCipher cipher = [] {
@@ -181,22 +254,8 @@ const DcfCipher& dcf_cipher() {
     return cipher;
 }
 
-void dcf_gen_portable(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
-                      const u64* root1, u8* keys) {
-    for (i64 i = 0; i < count; i += kBatch)
-        gen_batch(shape, count - i < kBatch ? count - i : kBatch, alpha + i, beta + 3 * i, root0 + 2 * i,
-                  root1 + 2 * i, keys + i * shape.key_bytes());
-}
-
-void dcf_eval_portable(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
-                       u64* out) {
-    for (i64 i = 0; i < count; i += kBatch)
-        eval_batch(shape, count - i < kBatch ? count - i : kBatch, party, x + i, root + 2 * i,
-                   keys + i * shape.key_bytes(), out + 3 * i);
-}
-
 void register_dcf(nb::module_& m) {
-    m.def("dcf_key_bytes", [](int n, int L, int F) { return DcfShape{n, L, F}.key_bytes(); });
+    m.def("dcf_key_bytes", [](int n, int L, int F) { return dcf_shape(n, L, F).key_bytes; });
     m.def("dcf_gen", &dcf_gen, NoGil());
     m.def("dcf_eval", &dcf_eval, NoGil());
 }
