@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -119,7 +120,7 @@ class LocalDeployment:
         """Wait until both servers would answer a query and hold the bundles asked for."""
         deadline = time.monotonic() + seconds
         state = "nothing answered yet"
-        with httpx.Client(verify=str(self.ca), timeout=5) as web:
+        with httpx.Client(verify=ssl.create_default_context(cafile=str(self.ca)), timeout=5) as web:
             while time.monotonic() < deadline:
                 for role, process in self.processes.items():
                     if process.poll() is not None:

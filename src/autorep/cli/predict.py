@@ -1,0 +1,223 @@
+"""Commands for those who ask: predict and zoo."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from autorep.cli.output import emit, table
+from autorep.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from autorep.program.ir import Program
+    from autorep.service.client import Client, Prediction
+
+_IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Classify images privately: by two running servers, or all on this machine with --model.
+
+    Images are image files, directories of them, or .npy arrays (N, C, H, W) with pixels in [0, 1] or 0 to 255 (uint8).
+    """
+
+    images: tyro.conf.Positional[tuple[Path, ...]]
+    """Image files, directories or .npy arrays."""
+    servers: tuple[str, ...] = ()
+    """URLs of server 0 and server 1."""
+    model: str | None = None
+    """Instead of servers: a compiled program's directory, a saved model or a name from `autorep zoo`. Dealer, two
+    servers and client then run on this machine as separate processes. A saved model is calibrated on the images."""
+    ca: Path | None = None
+    """Certificate authority of the servers (client/ca.pem of `autorep keys`)."""
+    token_file: Path | None = None
+    """File with this client's token (client/NAME.token of `autorep keys`)."""
+    program: str | None = None
+    """Hash, or its beginning, of the program to use when the servers run several."""
+    top: int = 3
+    """Classes to show for each image."""
+    concurrency: int = 4
+    """Queries in flight at the same time."""
+    timeout: float = 60.0
+    """Seconds to wait for one answer."""
+    json: str | None = None
+    """Write the result as JSON to this file (- for standard output)."""
+
+    def run(self) -> int:
+        if bool(self.servers) == bool(self.model):
+            raise ConfigError("predict: give either --servers URL0 URL1 or --model NAME")
+        if self.model is not None:
+            return self._run_locally(self.model)
+        from autorep.service.client import Client
+
+        token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+        with Client(
+            self.servers,
+            token=token,
+            ca=self.ca,
+            program=self.program,
+            timeout=self.timeout,
+            concurrency=self.concurrency,
+        ) as client:
+            names, batch = load_images(self.images, client.description.input_shape)
+            return self._ask(client, names, batch)
+
+    def _run_locally(self, model: str) -> int:
+        from autorep.service.local import LocalDeployment
+
+        program, names, batch = _local_program(model, self.images)
+        with (
+            LocalDeployment(program, prepare=min(4, len(batch))) as deployment,
+            deployment.client(timeout=self.timeout, concurrency=self.concurrency) as client,
+        ):
+            return self._ask(client, names, batch)
+
+    def _ask(self, client: Client, names: list[str], batch: np.ndarray) -> int:
+        answers = client.predict(batch, top=self.top, progress=self.json != "-")
+        rows = [
+            (name, answer.label, f"{100 * answer.probability:.1f} %", _others(answer))
+            for name, answer in zip(names, answers)
+        ]
+        milliseconds = 1000 * statistics.median(answer.online_seconds for answer in answers)
+        facts = (
+            f"{len(answers)} images; median {milliseconds:.1f} ms online, {answers[0].rounds} rounds, "
+            f"{answers[0].sent_bytes} bytes sent per server, {answers[0].offline_bytes} bytes prepared ahead, per image"
+        )
+        text = table(rows, ("image", "class", "probability", "next"), "llrl") + "\n" + facts
+        result = {
+            "program": client.description.program,
+            "predictions": [_plain(name, answer) for name, answer in zip(names, answers)],
+        }
+        emit(result, text, self.json)
+        return 0
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """List the finished models that ship with the package."""
+
+    json: str | None = None
+    """Write the result as JSON to this file (- for standard output)."""
+
+    def run(self) -> int:
+        from autorep.zoo import catalogue
+
+        entries = catalogue()
+        rows = []
+        for name, facts in entries.items():
+            relus, total = facts.get("relus"), facts.get("relus_total")
+            kept = "all" if relus is None else f"{relus:,} of {total:,}"
+            accuracy = (facts.get("result") or {}).get("test_accuracy")
+            rows.append((name, facts.get("data", ""), kept, "" if accuracy is None else f"{accuracy:.2f}"))
+        text = table(rows, ("name", "data", "ReLUs kept", "test accuracy"), "llrr") if rows else "the zoo is empty"
+        emit({"models": entries}, text, self.json)
+        return 0
+
+
+def load_images(paths: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[str], np.ndarray]:
+    """Names and a batch (N, *shape) of pixels in [0, 1] from image files, directories and .npy arrays."""
+    import numpy as np
+
+    names: list[str] = []
+    parts: list[np.ndarray] = []
+    for path in _expand(paths):
+        if path.suffix == ".npy":
+            array = _read_array(path, shape)
+            parts.append(array)
+            names += [f"{path.name}[{i}]" for i in range(len(array))]
+        else:
+            parts.append(_read_image(path, shape)[None])
+            names.append(path.name)
+    if not parts:
+        raise DataError(f"no images found in {', '.join(map(str, paths)) or 'an empty list'}")
+    return names, np.concatenate(parts)
+
+
+def _expand(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _IMAGE_SUFFIXES)
+        else:
+            found.append(path)
+    return found
+
+
+def _read_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a numpy array ({error})") from None
+    if array.shape == shape:
+        array = array[None]
+    if array.shape[1:] != shape:
+        raise DataError(f"{path}: array of shape {array.shape}; this program takes (N, {', '.join(map(str, shape))})")
+    return array / 255.0 if array.dtype == np.uint8 else array.astype(np.float64)
+
+
+def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """One image file, in grey or colour as the program wants, scaled to its size."""
+    import numpy as np
+
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ConfigError("reading image files needs Pillow: pip install 'autorep[serve]'") from None
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(f"{path}: this program takes arrays of shape {shape}, not images; give a .npy file")
+    try:
+        with Image.open(path) as image:
+            converted = image.convert("L" if shape[0] == 1 else "RGB")
+            if converted.size != (shape[2], shape[1]):
+                converted = converted.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted, np.float64) / 255.0
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read as an image ({error})") from None
+    return pixels.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
+
+
+def _local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
+    """The program to run here, and the images to run it on."""
+    from autorep.program.files import load as load_program
+
+    if (Path(model) / "manifest.json").exists():
+        program = load_program(model)
+        return program, *load_images(paths, program.input.shape)
+    from autorep.program.compile import compile_program
+    from autorep.zoo import load as load_model
+
+    saved = load_model(model)
+    names, batch = load_images(paths, saved.input_shape)
+    normalize = (saved.info["mean"], saved.info["std"])
+    classes = saved.info.get("classes")
+    return compile_program(saved.model, batch, name=model, class_names=classes, normalize=normalize), names, batch
+
+
+def _others(answer: Prediction) -> str:
+    return ", ".join(f"{label} {100 * probability:.1f} %" for label, probability in answer.top[1:])
+
+
+def _plain(name: str, answer: Prediction) -> dict[str, Any]:
+    return {
+        "image": name,
+        "label": answer.label,
+        "probability": answer.probability,
+        "top": [{"label": label, "probability": probability} for label, probability in answer.top],
+        "logits": answer.logits.tolist(),
+        "seconds": answer.seconds,
+        "online_seconds": answer.online_seconds,
+        "sent_bytes": answer.sent_bytes,
+        "rounds": answer.rounds,
+        "offline_bytes": answer.offline_bytes,
+        "attempts": answer.attempts,
+    }

@@ -1,0 +1,161 @@
+"""Two real servers, a dealer and clients, as processes over TLS."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+import pytest
+
+from autorep.errors import ConfigError, HandshakeError, ProtocolError
+from autorep.program.ir import Program
+from autorep.service.client import Client
+from autorep.service.local import LocalDeployment
+from autorep.service.shares import CONTENT_TYPE, new_query_id, split
+
+BYTES = {"Content-Type": CONTENT_TYPE}
+
+
+@pytest.fixture
+def web(deployment: LocalDeployment) -> tuple[httpx.Client, httpx.Client]:
+    context = ssl.create_default_context(cafile=str(deployment.ca))
+    first, second = (httpx.Client(base_url=url, verify=context, timeout=20) for url in deployment.urls)
+    return first, second
+
+
+def query_path(client: Client, query_id: str | None = None) -> str:
+    return f"/v1/programs/{client.description.program}/queries/{query_id or new_query_id()}"
+
+
+def test_private_answers_equal_the_fixed_point_program(client: Client, program: Program, images: np.ndarray) -> None:
+    answers = client.predict(images)
+    expected = program.run(images, "fixed")
+    found = np.stack([answer.logits for answer in answers])
+    assert np.abs(found - expected).max() < 1e-3
+    assert [answer.label for answer in answers] == [f"digit {i}" for i in found.argmax(1)]
+    assert answers[0].rounds > 0
+    assert answers[0].sent_bytes > 0
+    assert answers[0].offline_bytes > 0
+
+
+def test_several_clients_at_once_get_their_own_answers(deployment: LocalDeployment, program: Program) -> None:
+    batches = np.random.default_rng(2).random((3, 8, 1, 8, 8))
+
+    def ask(batch: np.ndarray) -> np.ndarray:
+        with deployment.client(concurrency=3) as own:
+            return own.logits(batch)
+
+    with ThreadPoolExecutor(3) as pool:
+        for found, batch in zip(pool.map(ask, batches), batches):
+            assert np.abs(found - program.run(batch, "fixed")).max() < 1e-3
+
+
+def test_half_without_partner_expires_at_either_server(web: tuple[httpx.Client, httpx.Client], client: Client) -> None:
+    for server in web:
+        started = time.monotonic()
+        answer = server.post(query_path(client), content=bytes(512), headers=BYTES)
+        assert answer.status_code == 424
+        assert "other half" in answer.json()["message"]
+        assert time.monotonic() - started < 5
+
+
+def test_query_id_is_good_for_one_query_only(web: tuple[httpx.Client, httpx.Client], client: Client) -> None:
+    path = query_path(client)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda server: server.post(path, content=bytes(512), headers=BYTES), web))
+    assert [answer.status_code for answer in answers] == [200, 200]
+    for server in web:
+        again = server.post(path, content=bytes(512), headers=BYTES)
+        assert again.status_code == 409
+        assert "new masks" in again.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind", "status"),
+    [
+        ("{query}", bytes(511), CONTENT_TYPE, 422),
+        ("{query}", bytes(513), CONTENT_TYPE, 413),
+        ("{query}", bytes(512), "application/json", 415),
+        ("/v1/programs/" + 64 * "0" + "/queries/" + 32 * "a", bytes(512), CONTENT_TYPE, 404),
+        ("{program}/queries/XYZ", bytes(512), CONTENT_TYPE, 400),
+    ],
+)
+def test_wrong_requests_get_clear_refusals(
+    web: tuple[httpx.Client, httpx.Client], client: Client, path: str, body: bytes, kind: str, status: int
+) -> None:
+    address = path.format(query=query_path(client), program=f"/v1/programs/{client.description.program}")
+    for server in web:
+        answer = server.post(address, content=body, headers={"Content-Type": kind})
+        assert answer.status_code == status
+        assert len(answer.json()["message"]) > 20
+
+
+def test_client_that_leaves_frees_the_other_half(web: tuple[httpx.Client, httpx.Client], client: Client) -> None:
+    path = query_path(client)
+    with pytest.raises(httpx.ReadTimeout):
+        web[0].post(path, content=bytes(512), headers=BYTES, timeout=0.3)
+    answer = web[1].post(path, content=bytes(512), headers=BYTES)
+    assert answer.status_code == 424
+
+
+def test_wrong_shape_is_refused_before_anything_is_sent(client: Client) -> None:
+    with pytest.raises(ConfigError, match="takes batches of"):
+        client.predict(np.zeros((1, 3, 8, 8)))
+    with pytest.raises(ConfigError, match="NaN"):
+        client.predict(np.full((1, 1, 8, 8), np.nan))
+
+
+def test_swapped_servers_and_foreign_authority_are_named(deployment: LocalDeployment) -> None:
+    with (
+        Client(deployment.urls[::-1], ca=deployment.ca) as swapped,
+        pytest.raises(HandshakeError, match="swap the two URLs"),
+    ):
+        _ = swapped.description
+    with Client(deployment.urls) as strict, pytest.raises(ProtocolError, match="certificate refused"):
+        _ = strict.description
+
+
+def test_facts_metrics_and_page_are_served(web: tuple[httpx.Client, httpx.Client], client: Client) -> None:
+    client.predict(np.zeros((1, 1, 8, 8)))
+    for index, server in enumerate(web):
+        assert server.get("/healthz").json() == {"status": "ok", "party": index}
+        assert server.get("/readyz").json()["ready"] is True
+        assert 'autorep_queries_total{program="' in server.get("/metrics").text
+        assert server.get("/openapi.json").json()["openapi"].startswith("3.")
+        assert server.get("/v1/programs").json()["programs"][0]["input"]["shape"] == [1, 8, 8]
+        assert server.get("/nothing").status_code == 404
+        assert server.get(query_path(client)).status_code == 405
+
+
+def test_logs_are_json_lines_without_shares(deployment: LocalDeployment, client: Client) -> None:
+    client.predict(np.zeros((1, 1, 8, 8)))
+    for role in ("party0", "party1", "dealer"):
+        for line in deployment.log(role).read_text().splitlines():
+            assert {"time", "level", "event"} <= json.loads(line).keys()
+
+
+def test_shares_of_one_image_never_repeat(images: np.ndarray) -> None:
+    first, second = split(images[0], 16), split(images[0], 16)
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    total = np.frombuffer(first[0], "<u8") + np.frombuffer(first[1], "<u8")
+    assert np.allclose(total.view(np.int64) / 2**16, images[0].reshape(-1), atol=2**-16)
+
+
+def test_two_threads_may_share_a_client(client: Client, program: Program, images: np.ndarray) -> None:
+    results: dict[int, np.ndarray] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: results.update({i: client.logits(images[4 * i : 4 * i + 4])}))
+        for i in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, found in results.items():
+        assert np.abs(found - program.run(images[4 * i : 4 * i + 4], "fixed")).max() < 1e-3
