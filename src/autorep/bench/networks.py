@@ -1,0 +1,105 @@
+"""Programs to measure: networks with random weights whose activations are as tame as a trained network's.
+
+Latency, bytes and rounds depend on shapes, widths and the positions of the kept ReLUs, not on what the weights say.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from autorep import models
+from autorep.errors import BudgetError, ConfigError
+from autorep.program.compile import compile_program
+from autorep.program.ir import Program
+from autorep.replacement import replace_activations_
+from autorep.replacement.api import Replacement
+
+KINDS = ("relu", "relu6", "silu")
+CALIBRATION_BATCHES = 3
+CURVATURE = 0.1  # of the fitted quadratic's own
+
+
+def random_images(count: int, channels: int, size: int, seed: int = 0) -> torch.Tensor:
+    """Normalised images: smooth noise, standard deviation near 1."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(count, channels, max(size // 4, 1), max(size // 4, 1), generator=generator)
+    return nn.functional.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False) * 1.5
+
+
+def build_program(
+    network: str, image_size: int | None = None, relus: int | None = None, seed: int = 0, **options: int
+) -> Program:
+    """A compiled network that keeps exactly `relus` ReLUs, spread over the layers in proportion to their sizes.
+
+    Args:
+        network: a name of `autorep.models`.
+        image_size: rows and columns of the input; None takes the network's usual size.
+        relus: ReLUs to keep; None keeps all of them.
+        options: of the network's builder.
+    """
+    spec = models.spec(network)
+    size = image_size or spec.image_size
+    if size < 8:
+        raise ConfigError(f"image size {size}: the networks need at least 8")
+    torch.manual_seed(seed)
+    model = models.create(network, **options)
+    batch = 16 if size <= 64 else 4
+    batches = [random_images(batch, spec.channels, size, seed + index) for index in range(CALIBRATION_BATCHES)]
+    _settle_batch_norms_(model, batches)
+    model.eval()
+    replacement = replace_activations_(model, batches[0][:2], kinds=KINDS)
+    if relus is not None and not 0 <= relus <= replacement.total:
+        raise BudgetError(f"{network} at {size}×{size} has {replacement.total} ReLUs; --relus {relus} is not among them")
+    replacement.calibrate_(model, batches)
+    _flatten_(replacement)
+    spread_(replacement, replacement.total if relus is None else relus, seed)
+    _settle_batch_norms_(model, batches)
+    model.eval()
+    program = compile_program(model, [images.numpy() for images in batches], name=network)
+    kept = sum(row["kept"] for row in replacement.table())
+    assert kept == (replacement.total if relus is None else relus), (kept, relus)
+    return program
+
+
+@torch.no_grad()
+def spread_(replacement: Replacement, budget: int, seed: int = 0) -> None:
+    """Keep exactly `budget` elements, the same share of every layer, at positions a seeded shuffle chooses."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = {}
+    for name, site in replacement.sites.items():
+        count = site.mask.numel()
+        order = torch.randperm(count, generator=generator)
+        scores[name] = ((order + 0.5) / count).reshape(site.mask.shape)
+    replacement.start_from_(scores)
+    replacement.finalize_(budget)
+
+
+@torch.no_grad()
+def _flatten_(replacement: Replacement) -> None:
+    """Less curved quadratics: untrained ones square their outliers layer after layer until nothing fits."""
+    for site in replacement.sites.values():
+        curve = nn.functional.softplus(site.coefficients[2]) * CURVATURE
+        site.coefficients[2] = curve + torch.log(-torch.expm1(-curve))  # inverse softplus, as the module keeps it
+
+
+@torch.no_grad()
+def _settle_batch_norms_(model: nn.Module, batches: list[torch.Tensor]) -> None:
+    """Batch statistics become the running ones, as after training."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over the batches
+    model.train()
+    for images in batches:
+        model(images)
+    for norm, momentum in zip(norms, momenta):
+        norm.momentum = momentum
+
+
+def random_inputs(program: Program, batch: int, seed: int = 100) -> np.ndarray:
+    """Images for one query, drawn like those the program was calibrated on."""
+    channels, size, _ = program.input.shape
+    return random_images(batch, channels, size, seed).numpy()

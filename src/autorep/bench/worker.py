@@ -1,0 +1,151 @@
+"""One party of a benchmark, in a process of its own: `python -m autorep.bench.worker FD`, FD a connected socket.
+
+It never imports torch, links to the other party over TCP with TLS 1.3, and answers the benchmark's messages:
+
+    {"do": "start", …}     load the program and its shares, connect, open the weights
+    {"do": "prepare"} + bundle     turn a bundle into a prepared query
+    {"do": "run"} + share          one online pass; answers with this party's share of the logits
+    {"do": "stop"}
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autorep import _native
+from autorep.bench import channel
+from autorep.errors import AutorepError
+from autorep.mpc import tls
+from autorep.mpc.party import Party
+from autorep.mpc.transport import Ledger, Throttled, Transport, handshake
+from autorep.mpc.transport_tcp import accept, connect
+from autorep.program import files
+
+TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """Bandwidth and one-way delay; None leaves the loopback as it is."""
+
+    bytes_per_second: float | None = None
+    one_way_delay: float = 0.0
+
+
+LINKS = {
+    "loopback": Link(),
+    "lan": Link(1e9, 0.0001 / 2),  # 1 GB/s, 0.1 ms round trip
+    "wan": Link(100e6 / 8, 0.040 / 2),  # 100 Mb/s, 40 ms round trip
+}
+
+
+def resident_bytes() -> int:
+    """Memory this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes() -> int:
+    """The most memory this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Worker:
+    """Answers one benchmark; `runtime` is the memory of Python and its libraries before anything is loaded."""
+
+    def __init__(self, control: Connection) -> None:
+        self._control, self._runtime = control, resident_bytes()
+
+    def serve(self) -> None:
+        """Answer messages until told to stop."""
+        while True:
+            message, blobs = channel.receive(self._control)
+            action = message.pop("do")
+            if action == "stop":
+                return
+            if action == "start":
+                self._start(**message)
+            elif action == "prepare":
+                self._prepare(blobs[0])
+            elif action == "run":
+                self._run(blobs[0])
+
+    def _start(
+        self, party: int, folder: str, model_seed: str, mask_id: str, comparison: str, link: str,
+        cores: list[int], threads: int,
+    ) -> None:  # fmt: skip
+        os.sched_setaffinity(0, cores)
+        _native.set_threads(threads)
+        program = files.load_public(Path(folder) / "public")
+        shares = files.load_party(Path(folder) / f"party{party}", program).shares
+        self.party = Party(program, shares, party, comparison)  # type: ignore[arg-type]  # checked by the caller
+        self.link = self._connect(party, Path(folder) / "keys")
+        hello = {"party": party, "program": self.party.program_hash.hex(), "comparison": comparison}
+        handshake(self.link, hello)
+        started = time.perf_counter()
+        self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(mask_id))
+        seconds = time.perf_counter() - started
+        once = self.link.ledger.total("offline")
+        speed = LINKS[link]
+        if speed.bytes_per_second is not None:
+            self.link = Throttled(self.link, speed.bytes_per_second, speed.one_way_delay)
+        channel.send(self._control, {"setup_seconds": seconds, "setup_bytes": once.sent, "simd": _native.simd()})
+
+    def _connect(self, party: int, keys: Path) -> Transport:
+        """Party 0 listens on a free port and tells it; the benchmark passes it on to party 1."""
+        if party == 1:
+            port = channel.receive(self._control)[0]["port"]
+            return connect("127.0.0.1", port, tls.client_context(keys / "party1"), "party0", TIMEOUT)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            channel.send(self._control, {"port": listener.getsockname()[1]})
+            raw, _ = listener.accept()
+        return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
+
+    def _prepare(self, bundle: bytes) -> None:
+        started = time.perf_counter()
+        self.query = self.party.prepare(bundle)
+        channel.send(self._control, {"seconds": time.perf_counter() - started})
+
+    def _run(self, share: bytes) -> None:
+        self.link.ledger = Ledger()
+        shape = (self.query.batch, *self.party.program.input.shape)
+        started, cpu = time.perf_counter(), time.process_time()
+        answer = self.party.run(self.link, self.query, np.frombuffer(share, np.uint64).reshape(shape))
+        seconds, busy = time.perf_counter() - started, time.process_time() - cpu
+        total = self.link.ledger.total("online")
+        moved = {label: [e.sent, e.rounds, e.seconds] for label, e in self.link.ledger.layers("online").items()}
+        result: dict[str, Any] = {
+            "seconds": seconds,
+            "cpu_seconds": busy,
+            "rounds": total.rounds,
+            "bytes": total.sent,
+            "operations": self.query.seconds,
+            "exchanges": moved,
+            "peak_bytes": peak_bytes(),
+            "runtime_bytes": self._runtime,
+        }
+        channel.send(self._control, result, np.ascontiguousarray(answer))
+
+
+def main() -> int:
+    control = Connection(int(sys.argv[1]))
+    try:
+        Worker(control).serve()
+    except (AutorepError, OSError) as error:
+        channel.send(control, {"error": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
