@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from autorep import data, models
 from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError
-from autorep.replacement import Replacement, replace_activations_
+from autorep.replacement import MaskedActivation, Replacement, replace_activations_
 from autorep.training import parallel
 from autorep.training.averaging import WeightAverage, averaged_state, reestimate_batch_norm_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
@@ -95,7 +95,7 @@ def train_baseline(settings: TrainSettings) -> dict[str, Any]:
     trainer = _prepare(settings)
     if settings.weights is not None:
         models.load_weights_(trainer.model, settings.weights)
-    trainer.optimizers = {"weights": _weights_optimizer(trainer.model, settings, ())}
+    trainer.optimizers = {"weights": _weights_optimizer(trainer.model, settings)}
     trainer.wrapped = trainer.processes.wrap(trainer.model)
     _resume_(trainer)
     fit_(trainer)
@@ -125,8 +125,9 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     trainer.replacement, trainer.tap = replacement, FeatureTap(trainer.model, names)
     replacement.track_range(settings.range_limit if settings.range_weight else None)
     trainer.optimizers = {
-        "weights": _weights_optimizer(trainer.model, settings, replacement.coefficient_parameters()),
-        "aux": torch.optim.Adam([{"params": replacement.aux_parameters(), "peak": settings.aux_rate or 0.0}]),
+        "weights": _weights_optimizer(trainer.model, settings),
+        "coefficients": _adam(replacement.coefficient_parameters(), settings.coefficient_rate),
+        "aux": _adam(replacement.aux_parameters(), settings.aux_rate),
     }
     if not _resume_(trainer):
         stages = {"baseline": accuracy(trainer.teacher.model, trainer.held_out, trainer.dataset, trainer.processes)}
@@ -149,6 +150,10 @@ def calibrate_(trainer: Trainer) -> None:
     settings, replacement, model = trainer.settings, trainer.replacement, trainer.model
     assert isinstance(settings, ReplaceSettings) and replacement is not None
     replacement.calibrate_(model, _calibration_batches(trainer))
+    for site in replacement.sites.values():
+        # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
+        site.set_moments_(site.mean.clone(), site.std.clamp_min(0.1 * float(site.std.median())))
+        flatten_(site, 1.0 if settings.curve is None else settings.curve)
     if settings.start == "uniform":
         replacement.start_uniform_(generator("aux", settings.seed))
     elif settings.start == "sensitivity":
@@ -162,6 +167,14 @@ def calibrate_(trainer: Trainer) -> None:
             return F.cross_entropy(logits / settings.temperature, drawn)
 
         replacement.start_from_(replacement.sensitivity_(model, _calibration_batches(trainer), surprise))
+
+
+@torch.no_grad()
+def flatten_(site: MaskedActivation, share: float) -> None:
+    """Scale a site's curvature k2 by `share`; mean and slope of its polynomial stay as they are."""
+    if site.degree >= 2 and share < 1:
+        curve = (F.softplus(site.coefficients[2].double()) * share).clamp_min(1e-8)
+        site.coefficients[2] = curve + torch.log(-torch.expm1(-curve))  # inverse of softplus
 
 
 def without_training_(trainer: Trainer) -> None:
@@ -390,25 +403,24 @@ def _prepare(settings: TrainSettings | ReplaceSettings) -> Trainer:
     return Trainer(settings, run, processes, dataset, held_out, model)
 
 
-def _weights_optimizer(
-    model: nn.Module, settings: TrainSettings | ReplaceSettings, coefficients: list[nn.Parameter] | tuple[()]
-) -> torch.optim.Optimizer:
-    """SGD or Adam over weights (decayed), vectors such as biases and batch norm (not), and coefficients."""
-    apart = {id(p) for p in coefficients}
-    own = [(n, p) for n, p in model.named_parameters() if id(p) not in apart and not n.endswith(".aux")]
+def _weights_optimizer(model: nn.Module, settings: TrainSettings | ReplaceSettings) -> torch.optim.Optimizer:
+    """SGD or Adam over weights (decayed) and over biases and batch norm (not); the rate follows `peak`."""
+    apart = {id(p) for m in model.modules() if isinstance(m, MaskedActivation) for p in m.parameters()}
+    own = [p for p in model.parameters() if id(p) not in apart]
     rate = settings.learning_rate
     assert rate is not None
     groups: list[dict[str, Any]] = [
-        {"params": [p for _, p in own if p.ndim > 1], "weight_decay": settings.weight_decay, "peak": rate},
-        {"params": [p for _, p in own if p.ndim <= 1], "peak": rate},
+        {"params": [p for p in own if p.ndim > 1], "weight_decay": settings.weight_decay, "peak": rate},
+        {"params": [p for p in own if p.ndim <= 1], "peak": rate},
     ]
-    if coefficients:
-        assert isinstance(settings, ReplaceSettings)
-        groups.append({"params": list(coefficients), "peak": rate * (settings.coefficient_rate or 0.0)})
     if isinstance(settings, ReplaceSettings) and settings.optimizer == "adam":
         return torch.optim.Adam(groups, lr=rate)
     momentum = settings.momentum if isinstance(settings, TrainSettings) else 0.9
     return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
+
+
+def _adam(parameters: list[nn.Parameter], rate: float | None) -> torch.optim.Optimizer:
+    return torch.optim.Adam([{"params": parameters, "peak": rate or 0.0}])
 
 
 def _budget(budget: float, total: int) -> int:

@@ -109,6 +109,8 @@ class ReplaceSettings(RunSettings):
     """Reading of the straight-through gradient."""
     calibration_images: int = 2048
     """Training images that moments and sensitivities are measured on."""
+    curve: float | None = None
+    """First curvature of the polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
     start: Literal["sensitivity", "uniform", "constant"] | None = None
     """First values of the auxiliary parameters."""
     budget_rule: Literal["ramp", "penalty"] | None = None
@@ -118,11 +120,11 @@ class ReplaceSettings(RunSettings):
     freeze_at: float | None = None
     """Share of all steps after which masks are final."""
     optimizer: Literal["sgd", "adam"] | None = None
-    """Of weights and coefficients; auxiliary parameters always use Adam."""
+    """Of the weights; coefficients and auxiliary parameters always use Adam."""
     learning_rate: float | None = None
     """Of the weights, at its highest."""
     coefficient_rate: float | None = None
-    """Of the polynomials' coefficients, as a multiple of the weights' rate; 0 keeps DaPa's."""
+    """Of the polynomials' coefficients, with Adam; 0 keeps the first ones."""
     aux_rate: float | None = None
     """Of the auxiliary parameters."""
     weight_decay: float | None = None
@@ -140,7 +142,7 @@ class ReplaceSettings(RunSettings):
     range_limit: float = 4.0
     """Deviations from the mean that polynomial inputs may reach freely."""
     clip: float | None = None
-    """Largest norm of the gradient of weights and coefficients; 0 does not clip."""
+    """Largest norm of the weights' gradient; 0 does not clip."""
     average: float | None = None
     """Decay of the running average of weights while fine-tuning; 0 keeps the last weights."""
     refresh_epochs: float | None = None
@@ -154,7 +156,7 @@ class ReplaceSettings(RunSettings):
         require(self.budget >= 0, "budget", self.budget, "a number of ReLUs, or a share below 1")
         require(self.calibration_images >= 1, "calibration_images", self.calibration_images, "at least 1")
         require(self.temperature > 0, "temperature", self.temperature, "above 0")
-        for name in ("freeze_at", "warmup", "distill", "average"):
+        for name in ("freeze_at", "warmup", "distill", "average", "curve"):
             value = getattr(self, name)
             require(value is None or 0 <= value <= 1, name, value, "a share from 0 to 1")
 
@@ -166,32 +168,34 @@ class ReplaceSettings(RunSettings):
 
 RECIPES: dict[str, dict[str, Any]] = {
     "autorep": {
+        "curve": 0.2,
         "start": "sensitivity",
         "budget_rule": "ramp",
         "penalty_weight": 0.0,
-        "freeze_at": 0.5,
+        "freeze_at": 0.4,
         "optimizer": "sgd",
         "learning_rate": 0.02,
-        "coefficient_rate": 1.0,
+        "coefficient_rate": 2e-3,
         "aux_rate": 1e-3,
         "weight_decay": 5e-4,
         "warmup": 0.05,
         "distill": 0.9,
         "features": 1.0,
-        "range_weight": 0.01,
+        "range_weight": 0.1,
         "clip": 5.0,
-        "average": 0.999,
+        "average": 0.99,
         "refresh_epochs": 0.0,
         "reestimate": True,
     },
     "faithful": {
+        "curve": 1.0,
         "start": "uniform",
         "budget_rule": "penalty",
         "penalty_weight": 80.0,
         "freeze_at": 1.0,
         "optimizer": "adam",
         "learning_rate": 1e-4,
-        "coefficient_rate": 1.0,
+        "coefficient_rate": 1e-4,
         "aux_rate": 1e-3,
         "weight_decay": 0.0,
         "warmup": 0.0,

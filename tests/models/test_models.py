@@ -1,0 +1,109 @@
+"""Networks: ReLU totals, names of public checkpoints, loading by name."""
+
+import pytest
+import torch
+import torch.fx
+from autorep import models
+from autorep.errors import CheckpointError, ConfigError
+from safetensors.torch import save_file
+from torch import nn
+
+
+def relus(model: nn.Module, channels: int, side: int) -> int:
+    """Elements that pass through ReLU modules, counted with hooks on a meta-device forward."""
+    counted = []
+    model = model.to("meta").eval()
+    for module in model.modules():
+        if isinstance(module, nn.ReLU | nn.ReLU6 | nn.SiLU):
+            module.register_forward_hook(lambda _, inputs, output: counted.append(output.numel()))
+    model(torch.zeros(1, channels, side, side, device="meta"))
+    return sum(counted)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "options", "expected"),
+    [
+        ("resnet18", 32, {}, 491_520),
+        ("resnet18", 64, {}, 1_966_080),
+        ("wide_resnet22_8", 32, {}, 1_359_872),
+        ("wide_resnet22_8", 64, {}, 5_439_488),
+        ("resnet20", 32, {}, 188_416),
+        ("resnet32", 32, {}, 303_104),
+        ("resnet56", 32, {}, 532_480),
+        ("efficientnet_b2", 224, {"activation": "relu"}, 8_804_162),
+    ],
+)
+def test_relu_totals_are_the_published_ones(name, side, options, expected):
+    assert relus(models.create(name, **options), 3, side) == expected
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_network_is_traced_by_fx_and_gives_one_logit_per_class(name):
+    entry = models.spec(name)
+    model = models.create(name, 7).to("meta").eval()
+    torch.fx.symbolic_trace(model)
+    x = torch.zeros(2, entry.channels, entry.image_size, entry.image_size, device="meta")
+    assert model(x).shape == (2, 7)
+
+
+def test_parameter_names_are_those_of_public_checkpoints():
+    resnet = models.create("resnet20", 10).state_dict()
+    assert resnet["layer2.0.downsample.0.weight"].shape == (32, 16, 1, 1)
+    assert resnet["layer3.2.bn2.running_var"].shape == (64,)
+    with torch.device("meta"):
+        efficient = models.create("efficientnet_b2").state_dict()
+        lite = models.create("efficientnet_lite0").state_dict()
+    assert efficient["features.1.0.block.1.fc1.weight"].shape == (8, 32, 1, 1)
+    assert efficient["features.2.0.block.0.0.weight"].shape == (96, 16, 1, 1)
+    assert efficient["features.8.0.weight"].shape == (1408, 352, 1, 1)
+    assert efficient["classifier.1.weight"].shape == (1000, 1408)
+    assert len(lite) == 296
+    assert lite["_blocks.15._project_conv.weight"].shape == (320, 1152, 1, 1)
+    assert lite["_conv_head.weight"].shape == (1280, 320, 1, 1)
+
+
+def test_lite_pads_strided_convolutions_below_and_to_the_right():
+    conv = models.create("efficientnet_lite0", 2, image_size=32)._conv_stem
+    x = torch.randn(1, 3, 32, 32)
+    padded = torch.zeros(1, 3, 33, 33)
+    padded[..., :32, :32] = x
+    torch.testing.assert_close(conv(x), torch.nn.functional.conv2d(padded, conv.weight, stride=2))
+
+
+def test_unknown_name_or_option_is_refused_with_a_hint():
+    with pytest.raises(ConfigError, match="did you mean 'resnet18'"):
+        models.create("resnet_18")
+    with pytest.raises(ConfigError, match="does not take these options"):
+        models.create("resnet20", 10, depth=3)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_weights_load_from_either_format(tmp_path, suffix):
+    source, target = models.create("digits_net"), models.create("digits_net")
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".pth":
+        torch.save(source.state_dict(), path)
+    else:
+        save_file(source.state_dict(), path)
+    models.load_weights_(target, path)
+    assert all(torch.equal(a, b) for a, b in zip(source.state_dict().values(), target.state_dict().values()))
+
+
+def test_weights_that_do_not_fit_are_refused_by_name():
+    state = models.create("digits_net", 10).state_dict()
+    state["fc.weight"] = torch.zeros(3, 32)
+    state["extra"] = torch.zeros(1)
+    del state["conv1.weight"]
+    with pytest.raises(CheckpointError) as error:
+        models.load_weights_(models.create("digits_net", 10), state)
+    for part in ("missing: conv1.weight", "unexpected: extra", "fc.weight is (3, 32), expected (10, 32)"):
+        assert part in str(error.value)
+
+
+def test_damaged_or_missing_weights_say_so(tmp_path):
+    with pytest.raises(CheckpointError, match="no such weights file"):
+        models.load_weights_(models.create("digits_net"), tmp_path / "none.safetensors")
+    for name in ("bad.safetensors", "bad.pth"):
+        (tmp_path / name).write_bytes(b"not tensors at all")
+        with pytest.raises(CheckpointError, match="not a"):
+            models.load_weights_(models.create("digits_net"), tmp_path / name)
