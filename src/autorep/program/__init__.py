@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 Mode = Literal["float", "fixed", "secure"]
 
 
-def run(program: Program, x: np.ndarray, mode: Mode = "float", **options: Any) -> np.ndarray:
+def run(program: Program, x: np.ndarray, mode: Mode = "float", **options: Any) -> Any:
     """Logits of a batch (N, *input shape).
 
-    Options: float: dtype; fixed: rounding; secure: those of `autorep.mpc.local.run_secure`.
+    Options: float: dtype; fixed: rounding; secure: those of `autorep.mpc.local.run_secure` (trace=True returns more).
     """
     if mode == "float":
         from autorep.program.floating import run_float

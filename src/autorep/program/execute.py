@@ -11,6 +11,8 @@ from autorep.program.ir import Op, Program
 
 Observe = Callable[[Op, np.ndarray], None]
 
+_CHUNK_ELEMENTS = 1 << 22  # of the largest result held for one chunk of images
+
 
 def execute(
     ops: Sequence[Op],
@@ -50,3 +52,10 @@ def check_input(program: Program, x: np.ndarray) -> None:
         raise ConfigError(
             f"input of shape {tuple(x.shape)}: the program expects (N, {', '.join(map(str, program.input.shape))})"
         )
+
+
+def in_chunks(program: Program, x: np.ndarray, run: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Run a batch of any length in parts whose results fit in memory."""
+    step = max(1, _CHUNK_ELEMENTS // max(op.size for op in program.ops))
+    parts = [run(x[start : start + step]) for start in range(0, len(x), step)]
+    return np.concatenate(parts) if parts else np.empty((0, *program.output.shape))

@@ -192,7 +192,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; is {directory} a directory that `autorep compile` wrote?") from None
+        raise CheckpointError(f"{path}: no such file; give a directory that `autorep compile` wrote") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: not a readable manifest: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -219,7 +219,7 @@ def _op(directory: Path, fields: dict[str, Any], index: dict[str, np.ndarray]) -
     kind = fields.pop("type")
     if kind not in OP_TYPES:
         raise CheckpointError(f"{directory}: unknown operation {kind!r}; {nearest(kind, list(OP_TYPES))}")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
     if kind == "Activation":
         if fields["name"] not in index:
             raise CheckpointError(f"{directory}: no index list for activation {fields['name']!r}")

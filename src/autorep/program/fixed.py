@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from autorep._native import ConvPlan
-from autorep.program.execute import Observe, check_input, execute
+from autorep._native import ConvPlan, MatmulPlan
+from autorep.program.execute import Observe, check_input, execute, in_chunks
 from autorep.program.floating import per_channel
 from autorep.program.ir import (
     Activation,
@@ -78,9 +78,15 @@ class NearestRounding:
 def run_fixed(
     program: Program, x: np.ndarray, rounding: Rounding | None = None, observe: Observe | None = None
 ) -> np.ndarray:
-    """Logits of a batch (N, *input shape); `observe` sees every operation's ring elements."""
-    words = FixedProgram(program).run(x, rounding, observe)
-    return decode(words, program.output.bits, program.output.frac)
+    """Logits of a batch (N, *input shape); `observe` sees every operation's ring elements, the batch in one piece."""
+    fixed = FixedProgram(program)
+    check_input(program, x)
+    rounding = rounding or SeededRounding()
+
+    def run(part: np.ndarray) -> np.ndarray:
+        return decode(fixed.run(part, rounding, observe), program.output.bits, program.output.frac)
+
+    return run(x) if observe else in_chunks(program, x, run)
 
 
 class FixedProgram:
@@ -97,9 +103,7 @@ class FixedProgram:
         }
         self._plans = {op.name: self._plan(op) for op in program.ops if isinstance(op, Conv | Linear)}
 
-    def run(
-        self, x: np.ndarray, rounding: Rounding | None = None, observe: Observe | None = None
-    ) -> np.ndarray:
+    def run(self, x: np.ndarray, rounding: Rounding | None = None, observe: Observe | None = None) -> np.ndarray:
         """Ring elements of the answer, modulo 2**bits of the last operation."""
         check_input(self._program, x)
         rounding = rounding or SeededRounding()
@@ -110,31 +114,25 @@ class FixedProgram:
 
         return execute(self._program.ops, _reduce(encode(x, first.frac), first.bits), apply, observe)
 
-    def _plan(self, op: Conv | Linear) -> ConvPlan:
+    def _plan(self, op: Conv | Linear) -> ConvPlan | MatmulPlan:
         weight = self._parameters[f"{op.name}.weight"]
         if isinstance(op, Linear):
-            shape = (weight.shape[1], 1, 1)
-            return ConvPlan(weight[:, :, None, None], shape, (1, 1), (0, 0), (1, 1), 1, bits=op.bits)
-        shape = self._program[op.inputs[0]].shape
-        return ConvPlan(weight, shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits)
+            return MatmulPlan(weight, bits=op.bits)
+        channels, rows, columns = self._program[op.inputs[0]].shape
+        return ConvPlan(weight, (channels, rows, columns), op.stride, op.padding, op.dilation, op.groups, bits=op.bits)
 
     def _apply(self, op: Op, inputs: list[np.ndarray], rounding: Rounding) -> np.ndarray:
         x = inputs[0]
         match op:
             case Conv() | Linear():
-                y = self._plans[op.name].run(
-                    np.ascontiguousarray(x.reshape(len(x), *x.shape[1:], *_flat(op)))
-                )
-                bias = per_channel(self._parameters[f"{op.name}.bias"], op.shape)
-                return y.reshape(len(x), *op.shape) + bias
+                y = self._plans[op.name].run(np.ascontiguousarray(x))
+                return y + per_channel(self._parameters[f"{op.name}.bias"], op.shape)
             case Affine():
                 weight, bias = (self._parameters[f"{op.name}.{name}"] for name in ("weight", "bias"))
                 return x * per_channel(weight, op.shape) + per_channel(bias, op.shape)
             case Add():
                 shifts = [np.uint64(op.frac - self._program[name].frac) for name in op.inputs]
-                return sum(
-                    (value << shift for value, shift in zip(inputs[1:], shifts[1:])), start=x << shifts[0]
-                )
+                return sum((value << shift for value, shift in zip(inputs[1:], shifts[1:])), start=x << shifts[0])
             case Product():
                 return x * inputs[1]
             case SumPool():
@@ -177,10 +175,6 @@ class FixedProgram:
         channel = index // (op.size // op.shape[0])
         a, b, c = (self._parameters[f"{op.name}.{name}"][channel] for name in op.parameter_names)
         return (a * t + b) * t + c
-
-
-def _flat(op: Op) -> tuple[int, ...]:
-    return (1, 1) if isinstance(op, Linear) else ()
 
 
 def _reduce(words: np.ndarray, bits: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autorep.program.execute import Observe, check_input, execute
+from autorep.program.execute import Observe, check_input, execute, in_chunks
 from autorep.program.ir import (
     Activation,
     Add,
@@ -25,12 +25,14 @@ from autorep.program.ir import (
 from autorep.program.windows import convolution, windows
 
 
-def run_float(
-    program: Program, x: np.ndarray, observe: Observe | None = None, dtype: type = np.float64
-) -> np.ndarray:
-    """Logits of a batch (N, *input shape)."""
+def run_float(program: Program, x: np.ndarray, observe: Observe | None = None, dtype: type = np.float64) -> np.ndarray:
+    """Logits of a batch (N, *input shape); with `observe` in one piece, so that it sees whole results."""
     check_input(program, x)
-    return run_ops(program.ops, program.parameters, x, observe, dtype)
+
+    def run(part: np.ndarray) -> np.ndarray:
+        return run_ops(program.ops, program.parameters, part, observe, dtype)
+
+    return run(x) if observe else in_chunks(program, x, run)
 
 
 def run_ops(

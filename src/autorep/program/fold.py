@@ -75,9 +75,7 @@ def _conv_scale(conv: Conv, weight: np.ndarray, scale: np.ndarray) -> np.ndarray
     return np.repeat(per_group, weight.shape[0] // conv.groups, axis=0)[:, :, None, None]
 
 
-def _conv_of_constant(
-    conv: Conv, weight: np.ndarray, shift: np.ndarray, shape: tuple[int, ...]
-) -> np.ndarray:
+def _conv_of_constant(conv: Conv, weight: np.ndarray, shift: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What a constant per input channel adds to the output: one number per channel, or per position at the borders."""
     if not shift.any():
         return np.zeros(weight.shape[0])

@@ -22,6 +22,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -190,7 +191,7 @@ class Activation(Op):
     def quad_count(self) -> int:
         return self.size - self.kept_count
 
-    @property
+    @cached_property
     def quad_index(self) -> np.ndarray:
         """Sorted flat positions that are not kept."""
         flags = np.ones(self.size, bool)
@@ -276,9 +277,7 @@ class Program:
         """A parameter as ring elements (uint64, two's complement), rounded to its fractional bits."""
         return encode(self.parameters[f"{op.name}.{parameter}"], op.parameter_frac(parameter))
 
-    def run(
-        self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any
-    ) -> np.ndarray:
+    def run(self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any) -> np.ndarray:
         """Logits for a batch of inputs (N, *input shape), in float, in exact fixed point, or between two parties."""
         from autorep.program import run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from autorep.program.draft import Draft
 from autorep.program.ir import (
@@ -60,7 +61,13 @@ def _as_sum(draft: Draft, name: str) -> str:
 
 def _convert(draft: Draft, name: str, new_name: str, kind: Kind) -> str:
     if new_name not in draft.ops:
-        common = {"name": new_name, "inputs": (name,), "shape": draft.ops[name].shape, "bits": 0, "frac": 0}
+        common: dict[str, Any] = {
+            "name": new_name,
+            "inputs": (name,),
+            "shape": draft.ops[name].shape,
+            "bits": 0,
+            "frac": 0,
+        }
         op: Op = Add(**common, kind="sum")
         if kind == "wire":
             op = Requantize(**common, kind="wire", shift=0, open_bits=0, one_round=False)

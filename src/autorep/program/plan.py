@@ -31,7 +31,7 @@ FRACTIONS = (16, 15, 14, 13, 12)  # tried in this order
 COMMON_BITS = 44
 QUADRATIC_BITS = 32  # least lead_frac + 2·quad_frac; below, a quadratic is too coarse to be useful
 SIGMOID_SLOPE_FRAC = 7
-EXTRA_WEIGHT_BITS = 10
+WIDEST_BITS = 46  # of a sum whose weights get extra fractional bits
 DCF_PAYLOAD_BITS = 128
 
 
@@ -39,9 +39,7 @@ class _DoesNotFit(Exception):
     """One layer does not fit at the tried precision."""
 
 
-def plan(
-    draft: Draft, calibration: Calibration, margin: float, fractions: Sequence[int] = FRACTIONS
-) -> list[Op]:
+def plan(draft: Draft, calibration: Calibration, margin: float, fractions: Sequence[int] = FRACTIONS) -> list[Op]:
     """Operations with every width and scale filled in, at the largest f that fits.
 
     Raises RangeError naming the layer, its range and the remedies when none does.
@@ -94,8 +92,8 @@ def headroom(ops: Sequence[Op], calibration: Calibration) -> list[Headroom]:
                 limits.append((calibration.activations[op.name].kept_largest, reach, "window"))
         elif isinstance(op, Requantize):
             source = by_name[op.inputs[0]]
-            limit = op.bits - 1 - op.frac if op.one_round else op.open_bits - 2 - source.frac
-            limits.append((largest, 2.0**limit, "ring"))
+            power = op.bits - 1 - op.frac if op.one_round else op.open_bits - 2 - source.frac
+            limits.append((largest, 2.0**power, "ring"))
         elif isinstance(op, MaxPool):
             limits.append((largest, 2.0 ** (op.window - op.frac - 1), "window"))
         elif op is ops[-1]:
@@ -130,7 +128,7 @@ class _Planner:
         """I with margin·largest < 2**I."""
         return max(1, math.floor(math.log2(max(largest * self.margin, 1e-30))) + 1)
 
-    # forward: fractional bits ---------------------------------------------------------------------------------------
+    # forward: fractional bits --------------------------------------------------------------------------
 
     def _scale(self, name: str) -> None:
         op = self.ops[name]
@@ -157,7 +155,7 @@ class _Planner:
         """f, and more where the input is so large (a sum pool) that weights rounded at f bits would show.
 
         Rounding weights to w bits moves the output by about 2**-w·0.29·√(fan-in·mean square of the input), which is
-        kept below 2**(6 − f) of the output's own size (at least of 1).
+        kept below 2**(6 − f) of the output's own size (at least of 1), as far as the sum stays within WIDEST_BITS.
         """
         weight = self.draft.parameter(op.name, "weight")
         fan_in = math.prod(weight.shape[1:])
@@ -165,7 +163,8 @@ class _Planner:
         error = 0.29 * math.sqrt(fan_in * square) * 2.0 ** (-self.f)
         size = math.sqrt(max(1.0, self.calibration.values[op.name].square))
         extra = math.ceil(math.log2(max(error / size, 1e-30) / 2.0 ** (6 - self.f)))
-        return self.f + min(max(extra, 0), EXTRA_WEIGHT_BITS)
+        taken = self.ops[op.inputs[0]].frac + self.f + self._integer_bits(self.calibration.values[op.name].largest) + 2
+        return self.f + min(max(extra, 0), max(WIDEST_BITS - taken, 0))
 
     def _lines(self, op: Activation) -> dict[str, Any]:
         """The piecewise-linear function at this f."""
@@ -181,7 +180,7 @@ class _Planner:
         knots = tuple(round(knot * scale) for knot in op.knots)
         return {"knots": knots, "offset": round(op.offset * scale), "kept_frac": self.f}
 
-    # backward: ring widths ------------------------------------------------------------------------------------------
+    # backward: ring widths -----------------------------------------------------------------------------
 
     def _width(self, name: str) -> None:
         op = self.ops[name]

@@ -12,6 +12,8 @@ from autorep.program.draft import Draft
 from autorep.program.floating import run_ops
 from autorep.program.ir import Activation, Op
 
+SAMPLE = 4  # images of each batch that enter the moments; largest values are taken over all
+
 
 @dataclass
 class Range:
@@ -55,14 +57,14 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray]) -> Calibration:
 
         def observe(op: Op, value: np.ndarray, share: float = share) -> None:
             seen = result.values[op.name]
-            largest = float(np.abs(value).max())
+            largest = _largest(value)
             if not np.isfinite(largest):
                 raise RangeError(
                     f"layer {op.name!r} ({type(op).__name__}): values are not finite for a calibration image. The "
                     "network's quadratics diverge: re-estimate its batch norms, fine-tune, or keep more ReLUs before"
                 )
             seen.largest = max(seen.largest, largest)
-            seen.square += share * (_mean_power(value, 2) - seen.square)
+            seen.square += share * (_mean_power(value[:SAMPLE], 2) - seen.square)
             for reader in readers[op.name]:
                 if isinstance(reader, Activation):
                     _observe_activation(result.activations[reader.name], reader, value, share)
@@ -78,11 +80,15 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray]) -> Calibration:
 def _observe_activation(seen: ActivationRange, op: Activation, value: np.ndarray, share: float) -> None:
     flat = value.reshape(len(value), op.size)
     if op.kept_count:
-        seen.kept_largest = max(seen.kept_largest, float(np.abs(flat[:, op.kept]).max()))
+        seen.kept_largest = max(seen.kept_largest, _largest(flat[:, op.kept]))
     if op.quad_count:
-        quadratic = flat[:, op.quad_index]
+        quadratic = flat[:SAMPLE, op.quad_index]
         seen.quad_square += share * (_mean_power(quadratic, 2) - seen.quad_square)
         seen.quad_fourth += share * (_mean_power(quadratic, 4) - seen.quad_fourth)
+
+
+def _largest(values: np.ndarray) -> float:
+    return max(float(values.max()), -float(values.min()))
 
 
 def _mean_power(values: np.ndarray, power: int) -> float:

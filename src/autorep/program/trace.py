@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-import re
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,14 +49,29 @@ def trace(model: nn.Module, example: torch.Tensor) -> tuple[Draft, list[Problem]
 
 
 class _Tracer(fx.Tracer):
-    """Stops at replaced activations and remembers source lines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.record_stack_traces = True
+    """Stops at replaced activations and notes the source line of every call."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return is_masked_activation(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["source"] = _caller()
+        return node
+
+
+def _caller() -> str:
+    """File and line of the innermost frame that is neither torch's nor this module's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(_TORCH):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]  # ends with None
+    return "source line unknown"
+
+
+_TORCH = os.path.dirname(torch.__file__)
 
 
 class _Importer:
@@ -92,9 +108,7 @@ class _Importer:
                 self._problem(node, "more than one input; a program has one input image")
             self.values[node] = node.args[0] if node.args else None
             return
-        op = self.draft.add(
-            Input(name="input", inputs=(), shape=tuple(value.shape[1:]), kind="wire", bits=0, frac=0)
-        )
+        op = self.draft.add(Input(name="input", inputs=(), shape=tuple(value.shape[1:]), kind="wire", bits=0, frac=0))
         self.values[node], self.live[node] = value, Live(op.name, op.shape)
 
     def _output(self, node: fx.Node) -> None:
@@ -112,11 +126,7 @@ class _Importer:
         self.values[node] = result
         depends = any(n in self.live for n in node.all_input_nodes)
         if not depends or not isinstance(result, torch.Tensor):
-            if (
-                depends
-                and isinstance(result, tuple | list)
-                and any(isinstance(r, torch.Tensor) for r in result)
-            ):
+            if depends and isinstance(result, tuple | list) and any(isinstance(r, torch.Tensor) for r in result):
                 self._problem(node, "several results; use separate layers instead of splitting")
             return
         shape = tuple(result.shape[1:])
@@ -125,15 +135,11 @@ class _Importer:
         live_kwargs = fx.node.map_arg(node.kwargs, lambda n: self.live.get(n, self.values[n]))
         try:
             if len(result) != self.batch:
-                raise Unsupported(
-                    f"the result has {len(result)} rows for {self.batch} images; keep the batch first"
-                )
+                raise Unsupported(f"the result has {len(result)} rows for {self.batch} images; keep the batch first")
             self.live[node] = self._translate(node, live_args, live_kwargs)
         except Unsupported as reason:
             self._problem(node, str(reason))
-            self.live[node] = Live(
-                self.live[next(n for n in node.all_input_nodes if n in self.live)].name, shape
-            )
+            self.live[node] = Live(self.live[next(n for n in node.all_input_nodes if n in self.live)].name, shape)
 
     def _compute(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.op == "call_module":
@@ -148,16 +154,14 @@ class _Importer:
         name = METHODS.get(str(node.target)) if node.op == "call_method" else FUNCTIONS.get(node.target)
         if name is None:
             name = str(getattr(node.target, "__name__", node.target))
-            raise Unsupported(
-                ADVICE.get(name, "no such operation in a program; express it with supported layers")
-            )
+            raise Unsupported(ADVICE.get(name, "no such operation in a program; express it with supported layers"))
         try:
             return getattr(self.translator, name)(*args, **kwargs)
         except (TypeError, AttributeError) as error:  # arguments the rule has no names for
             raise Unsupported(f"unexpected arguments: {error}") from error
 
     def _problem(self, node: fx.Node, advice: str) -> None:
-        self.problems.append(Problem(_path(node), self._operation(node), _source(node), advice))
+        self.problems.append(Problem(_path(node), self._operation(node), node.meta.get("source", "source line unknown"), advice))
 
     def _operation(self, node: fx.Node) -> str:
         if node.op == "call_module":
@@ -165,35 +169,32 @@ class _Importer:
         return str(getattr(node.target, "__name__", node.target))
 
 
-def _module(to: Translator, module: nn.Module, x: Live, *rest: Any) -> Live:
+def _module(to: Translator, module: nn.Module, x: Live) -> Live:
     """Call the rule of a leaf module with the module's own settings."""
     if is_masked_activation(module):
         return to.masked(x, module)
     match module:
-        case nn.Conv2d():
-            if module.padding_mode != "zeros":
-                raise Unsupported(f"padding_mode={module.padding_mode!r}; only zero padding is possible")
-            m = module
+        case nn.Conv2d() as m:
+            if m.padding_mode != "zeros":
+                raise Unsupported(f"padding_mode={m.padding_mode!r}; only zero padding is possible")
             return to.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
         case nn.Linear():
             return to.linear(x, module.weight, module.bias)
-        case nn.BatchNorm2d() | nn.BatchNorm1d():
-            m = module
-            return to.batch_norm(x, m.running_mean, m.running_var, m.weight, m.bias, m.training, 0.0, m.eps)
-        case nn.AvgPool2d():
-            m = module
-            return to.avg_pool2d(
-                x, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
-            )
-        case nn.MaxPool2d():
-            m = module
-            return to.max_pool2d(
-                x, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices
-            )
+        case nn.BatchNorm2d() | nn.BatchNorm1d() as norm:
+            fixed = (norm.running_mean, norm.running_var, norm.weight, norm.bias, norm.training)
+            return to.batch_norm(x, *fixed, eps=norm.eps)
+        case nn.AvgPool2d() as pool:
+            padded = (pool.ceil_mode, pool.count_include_pad, pool.divisor_override)
+            return to.avg_pool2d(x, pool.kernel_size, pool.stride, pool.padding, *padded)
+        case nn.MaxPool2d() as best:
+            rest = (best.dilation, best.ceil_mode, best.return_indices)
+            return to.max_pool2d(x, best.kernel_size, best.stride, best.padding, *rest)
         case nn.AdaptiveAvgPool2d():
             return to.adaptive_avg_pool2d(x, module.output_size)
         case nn.AdaptiveMaxPool2d():
             return to.adaptive_max_pool2d(x, module.output_size, module.return_indices)
+        case nn.ZeroPad2d():
+            return to.pad(x, module.padding)
         case nn.ReLU6():
             return to.relu6(x)
         case nn.Hardtanh():
@@ -236,6 +237,7 @@ FUNCTIONS: dict[Callable[..., Any] | str, str] = {
     F.adaptive_avg_pool2d: "adaptive_avg_pool2d",
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), "max_pool2d"),
     F.adaptive_max_pool2d: "adaptive_max_pool2d",
+    F.pad: "pad",
     torch.mean: "mean",
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), "reshape"),
     **dict.fromkeys((torch.cat, torch.concat), "cat"),
@@ -278,19 +280,11 @@ ADVICE: dict[str, str] = {
     ),
     **dict.fromkeys(("LeakyReLU", "leaky_relu", "PReLU", "prelu"), "use ReLU"),
     **dict.fromkeys(("Hardswish", "hardswish", "hardswish_"), "use ReLU or x * hardsigmoid(x)"),
-    **dict.fromkeys(
-        ("LayerNorm", "layer_norm", "GroupNorm", "group_norm", "InstanceNorm2d"), "use BatchNorm2d"
-    ),
-    **dict.fromkeys(
-        ("Softmax", "softmax", "LogSoftmax", "log_softmax"), "return logits; the client can apply softmax"
-    ),
+    **dict.fromkeys(("LayerNorm", "layer_norm", "GroupNorm", "group_norm", "InstanceNorm2d"), "use BatchNorm2d"),
+    **dict.fromkeys(("Softmax", "softmax", "LogSoftmax", "log_softmax"), "return logits; the client can apply softmax"),
     **dict.fromkeys(("Conv1d", "conv1d", "Conv3d", "conv3d"), "use Conv2d"),
-    **dict.fromkeys(
-        ("ConvTranspose2d", "conv_transpose2d", "Upsample", "interpolate"), "classifiers only; use Conv2d"
-    ),
-    **dict.fromkeys(
-        ("MultiheadAttention", "matmul", "bmm", "einsum"), "products of two computed matrices: use Conv2d"
-    ),
+    **dict.fromkeys(("ConvTranspose2d", "conv_transpose2d", "Upsample", "interpolate"), "classifiers only; use Conv2d"),
+    **dict.fromkeys(("MultiheadAttention", "matmul", "bmm", "einsum"), "products of two computed matrices: use Conv2d"),
     **dict.fromkeys(("chunk", "split", "getitem"), "use separate layers instead of splitting a tensor"),
     **dict.fromkeys(("LSTM", "GRU", "RNN", "Embedding"), "convolutional and fully connected networks only"),
 }
@@ -303,13 +297,3 @@ def _path(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     around = next(reversed(stack.values()), ("", None))[0] if stack else ""
     return f"{around}.{node.name}" if around else node.name
-
-
-def _source(node: fx.Node) -> str:
-    """File and line of the user's call, from fx's recorded stack."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', node.stack_trace or "")
-    own = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")] or frames
-    if not own:
-        return "source line unknown"
-    file, line, _ = own[-1]
-    return f"{file}:{line}"

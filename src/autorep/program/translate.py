@@ -40,10 +40,14 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Live:
-    """A value computed from the input: the operation that gives it, and its shape without the batch."""
+    """A value computed from the input: the operation that gives it, and its shape without the batch.
+
+    pad: zeros around it that the next convolution takes over: ((top, bottom), (left, right)).
+    """
 
     name: str
     shape: tuple[int, ...]
+    pad: tuple[tuple[int, int], tuple[int, int]] | None = None
 
 
 def is_masked_activation(module: nn.Module) -> bool:
@@ -59,19 +63,22 @@ class Translator:
         self.path = ""
         self.shape: tuple[int, ...] = ()
 
-    # linear ---------------------------------------------------------------------------------------------------------
+    # linear --------------------------------------------------------------------------------------------
 
     def conv2d(self, x: Live, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> Live:
         kernel, stride, dilation = tuple(weight.shape[2:]), _pair(stride), _pair(dilation)
         if padding == "same":
             total = [d * (k - 1) for k, d in zip(kernel, dilation)]
             if any(t % 2 for t in total):
-                raise Unsupported(
-                    "padding='same' is asymmetric for an even kernel; use an odd kernel or pad=int"
-                )
+                raise Unsupported("padding='same' is asymmetric for an even kernel; use an odd kernel or pad=int")
             padding = [t // 2 for t in total]
         padding = (0, 0) if padding == "valid" else _pair(padding)
         self._need_images(x)
+        kernel_values = _array(weight)
+        if x.pad is not None:
+            sides = [(before + p, after + p) for (before, after), p in zip(x.pad, padding)]
+            kernel_values, padding = _even_padding(kernel_values, sides, dilation)
+            kernel, x = tuple(kernel_values.shape[2:]), Live(x.name, x.shape)
         op = Conv(
             **self._named(x),
             weight_frac=0,
@@ -81,14 +88,12 @@ class Translator:
             dilation=dilation,
             groups=groups,
         )
-        return self._add(op, weight=_array(weight), bias=_bias(bias, weight))
+        return self._add(op, weight=kernel_values, bias=_bias(bias, weight))
 
     def linear(self, x: Live, weight, bias=None) -> Live:
         if len(x.shape) != 1:
             raise Unsupported(f"Linear on a value of shape (N, {x.shape}); flatten it to (N, features) first")
-        return self._add(
-            Linear(**self._named(x), weight_frac=0), weight=_array(weight), bias=_bias(bias, weight)
-        )
+        return self._add(Linear(**self._named(x), weight_frac=0), weight=_array(weight), bias=_bias(bias, weight))
 
     def batch_norm(
         self,
@@ -102,9 +107,7 @@ class Translator:
         eps=1e-5,
     ) -> Live:
         if running_mean is None or running_var is None or training:
-            raise Unsupported(
-                "batch norm with batch statistics; train with track_running_stats=True, call eval()"
-            )
+            raise Unsupported("batch norm with batch statistics; train with track_running_stats=True, call eval()")
         scale = 1.0 / np.sqrt(_array(running_var) + eps)
         if weight is not None:
             scale = scale * _array(weight)
@@ -113,7 +116,7 @@ class Translator:
             shift = shift + _array(bias)
         return self._affine(x, scale, shift)
 
-    # element-wise ---------------------------------------------------------------------------------------------------
+    # element-wise --------------------------------------------------------------------------------------
 
     def add(self, x, y, *, alpha=1) -> Live:
         if alpha != 1:
@@ -132,9 +135,7 @@ class Translator:
                 x, y = y, x
             broadcast = len(x.shape) == 3 and y.shape == (x.shape[0], 1, 1)
             if x.shape != y.shape and not broadcast:
-                raise Unsupported(
-                    f"product of shapes {x.shape} and {y.shape}: equal, or a gate (channels, 1, 1)"
-                )
+                raise Unsupported(f"product of shapes {x.shape} and {y.shape}: equal, or a gate (channels, 1, 1)")
             return self._add(Product(**self._named(x, y)))
         live, constant = (x, y) if isinstance(x, Live) else (y, x)
         scale = self._constant(live, constant)
@@ -152,7 +153,7 @@ class Translator:
         scale = 1.0 / self._constant(x, y)
         return self._affine(x, scale, np.zeros_like(scale))
 
-    # activations ----------------------------------------------------------------------------------------------------
+    # activations ---------------------------------------------------------------------------------------
 
     def relu(self, x: Live, inplace=False) -> Live:
         return self._activation(x, (0.0,), (1,))
@@ -163,7 +164,7 @@ class Translator:
     def hardtanh(self, x: Live, min_val=-1.0, max_val=1.0, inplace=False) -> Live:
         return self._activation(x, (min_val, max_val), (1, -1), offset=min_val)
 
-    def clamp(self, x: Live, min=None, max=None) -> Live:  # noqa: A002 - torch's own argument names
+    def clamp(self, x: Live, min=None, max=None) -> Live:
         if min is None or not all(isinstance(v, int | float) for v in (min, max or 0)):
             raise Unsupported("clamp needs a constant lower bound (and a constant upper one or none)")
         if max is None:
@@ -191,7 +192,7 @@ class Translator:
         knots, slopes = lines.get(module.activation, lines["relu"])
         return self._activation(x, knots, slopes, kept=kept, quadratic={"a": a, "b": b, "c": c})
 
-    # pooling --------------------------------------------------------------------------------------------------------
+    # pooling -------------------------------------------------------------------------------------------
 
     def avg_pool2d(
         self,
@@ -206,9 +207,7 @@ class Translator:
         kernel, padding = _pair(kernel_size), _pair(padding)
         stride = kernel if stride is None or stride == [] else _pair(stride)
         if any(padding) and not count_include_pad:
-            raise Unsupported(
-                "average pool with padding and count_include_pad=False; use count_include_pad=True"
-            )
+            raise Unsupported("average pool with padding and count_include_pad=False; use count_include_pad=True")
         return self._average(x, kernel, stride, padding, divisor_override or kernel[0] * kernel[1])
 
     def adaptive_avg_pool2d(self, x: Live, output_size) -> Live:
@@ -232,14 +231,12 @@ class Translator:
     def mean(self, x: Live, dim=None, keepdim=False) -> Live:
         dims = {d % (len(x.shape) + 1) for d in ([dim] if isinstance(dim, int) else dim or [])}
         if len(x.shape) != 3 or dims != {2, 3}:
-            raise Unsupported(
-                "mean over anything but rows and columns (dim=(2, 3)); use adaptive_avg_pool2d(1)"
-            )
+            raise Unsupported("mean over anything but rows and columns (dim=(2, 3)); use adaptive_avg_pool2d(1)")
         whole, self.shape = (x.shape[1], x.shape[2]), (x.shape[0], 1, 1)
         pooled = self._average(x, whole, whole, (0, 0), whole[0] * whole[1])
         return pooled if keepdim else self._reshape(pooled, (x.shape[0],))
 
-    # shapes ---------------------------------------------------------------------------------------------------------
+    # shapes --------------------------------------------------------------------------------------------
 
     def reshape(self, x: Live, *_: Any, **__: Any) -> Live:
         """flatten, view, reshape, squeeze, unsqueeze, expand: whatever the arguments, the result's shape decides."""
@@ -248,12 +245,17 @@ class Translator:
         flat = (math.prod(x.shape),)
         if self.shape == flat or (len(x.shape) == 1 and self.shape == (*x.shape, 1, 1)):
             return self._reshape(x, self.shape)
-        raise Unsupported(
-            f"reshape of {x.shape} to {self.shape} (without the batch); only flattening is possible"
-        )
+        raise Unsupported(f"reshape of {x.shape} to {self.shape} (without the batch); only flattening is possible")
 
     def expand_as(self, x: Live, *_: Any) -> Live:
         return x  # Product broadcasts by itself; any other use meets a shape that does not fit and is refused
+
+    def pad(self, x: Live, pad, mode="constant", value=None) -> Live:
+        """Zero padding, which the convolution after it takes over."""
+        if mode != "constant" or value or len(pad) != 4 or min(pad) < 0 or len(x.shape) != 3 or x.pad:
+            raise Unsupported("padding other than with zeros around images, right before a convolution")
+        left, right, top, bottom = pad
+        return Live(x.name, x.shape, ((top, bottom), (left, right)))
 
     def cat(self, tensors, dim=0) -> Live:
         if dim != 1 or not all(isinstance(t, Live) for t in tensors):
@@ -268,9 +270,11 @@ class Translator:
             raise Unsupported("dropout with training=True; pass training=self.training and call eval()")
         return x
 
-    # helpers --------------------------------------------------------------------------------------------------------
+    # helpers -------------------------------------------------------------------------------------------
 
     def _named(self, *inputs: Live) -> dict[str, Any]:
+        if any(x.pad for x in inputs):
+            raise Unsupported("zero padding that no convolution follows; pad right before a convolution")
         return {**_DRAFT, "name": self.path, "inputs": tuple(x.name for x in inputs), "shape": self.shape}
 
     def _add(self, op: Op, **parameters: np.ndarray) -> Live:
@@ -322,39 +326,41 @@ class Translator:
         self._need_images(x)
         sizes = [o or s for o, s in zip(_pair(output), x.shape[1:])]
         if any(s % o for s, o in zip(x.shape[1:], sizes)):
-            raise Unsupported(
-                f"adaptive pool of {x.shape[1:]} to {tuple(sizes)}: the sizes must divide evenly"
-            )
+            raise Unsupported(f"adaptive pool of {x.shape[1:]} to {tuple(sizes)}: the sizes must divide evenly")
         return x.shape[1] // sizes[0], x.shape[2] // sizes[1]
 
     def _check_windows(self, x: Live, kernel, stride, padding) -> None:
         self._need_images(x)
         expected = tuple(output_size(*args) for args in zip(x.shape[1:], kernel, stride, padding))
         if self.shape[1:] != expected:
-            raise Unsupported(
-                f"pool with ceil_mode=True gives {self.shape[1:]}, not {expected}; use ceil_mode=False"
-            )
+            raise Unsupported(f"pool with ceil_mode=True gives {self.shape[1:]}, not {expected}; use ceil_mode=False")
 
     def _need_images(self, x: Live) -> None:
         if len(x.shape) != 3:
-            raise Unsupported(
-                f"value of shape (N, {x.shape}); this operation works on (N, channels, rows, columns)"
-            )
+            raise Unsupported(f"value of shape (N, {x.shape}); this operation works on (N, channels, rows, columns)")
 
     def _constant(self, x: Live, value: Any) -> np.ndarray:
         """A scalar or per-channel constant as a vector over channels."""
-        array = np.asarray(
-            value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, np.float64
-        )
+        array = np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, np.float64)
         channels = x.shape[0]
         if array.size == 1:
             return np.full(channels, array.item())
         wanted = (channels,) + (1,) * (len(x.shape) - 1)
         if array.size == channels and (array.shape == wanted or array.shape == (1, *wanted)):
             return array.reshape(channels)
-        raise Unsupported(
-            f"constant of shape {array.shape}; a scalar or one number per channel {wanted} is possible"
-        )
+        raise Unsupported(f"constant of shape {array.shape}; a scalar or one number per channel {wanted} is possible")
+
+
+def _even_padding(
+    weight: np.ndarray, sides: list[tuple[int, int]], dilation: tuple[int, int]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Uneven padding made even by zero rows and columns of the kernel, so that every window sees the same."""
+    padding = (max(sides[0]), max(sides[1]))
+    extra = [tuple(wide - side for side in pair) for wide, pair in zip(padding, sides)]
+    if any(missing % d for pair, d in zip(extra, dilation) for missing in pair):
+        raise Unsupported("uneven padding of a dilated convolution; pad evenly")
+    rows, columns = (tuple(missing // d for missing in pair) for pair, d in zip(extra, dilation))
+    return np.pad(weight, ((0, 0), (0, 0), rows, columns)), padding
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -365,11 +371,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _array(value: Any) -> np.ndarray:
-    return (
-        value.detach().cpu().double().numpy()
-        if isinstance(value, torch.Tensor)
-        else np.asarray(value, np.float64)
-    )
+    return value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else np.asarray(value, np.float64)
 
 
 def _bias(bias: Any, weight: Any) -> np.ndarray:
