@@ -2,7 +2,7 @@
 
     header (160 bytes)   magic, version, party, comparison, batch, bundle id, program hash, mask id, seed, body length
     body                 the sections of `plan.program_items` that this party receives, in that order, packed
-    digest (32 bytes)    BLAKE2b of header and body
+    digest (32 bytes)    SHA-256 of header and body
 
 The header binds a bundle to one program and to one opening of its weight masks. The seed inside is secret.
 """
@@ -70,7 +70,7 @@ def verify(data: bytes | memoryview) -> Header:
     """Check length and digest of a whole bundle."""
     header = read_header(data)
     view = memoryview(data)
-    if hashlib.blake2b(view[:-DIGEST_BYTES], digest_size=DIGEST_BYTES).digest() != view[-DIGEST_BYTES:]:
+    if hashlib.sha256(view[:-DIGEST_BYTES]).digest() != view[-DIGEST_BYTES:]:
         raise MaterialError(f"bundle {header.bundle_id.hex()}: its digest does not match; it was altered or damaged")
     return header
 
@@ -80,7 +80,7 @@ class BundleWriter:
 
     def __init__(self, sink: BinaryIO, header: Header) -> None:
         self._sink, self._left = sink, header.body_bytes
-        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._digest = hashlib.sha256()
         self._put(header.encode())
 
     def section(self, data: bytes | memoryview) -> None:
