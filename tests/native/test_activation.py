@@ -47,7 +47,7 @@ def test_relu_share_follows_its_formula(level: str, n: int, L: int, one: int, se
     v, c1, flip = words(rng, n, 3), words(rng, n) & np.uint64(1), words(rng, n) & np.uint64(1)
     found = _native.relu_share(T, c1, flip, one, v, R, m, s, sR, sm, L, shift)
     for i in range(n):
-        d, dR, dm = int(v[i, 0] + s[i]), int(v[i, 1] + sR[i]), int(v[i, 2] + sm[i])
+        d, dR, dm = (int(value) + int(add[i]) for value, add in zip(v[i], (s, sR, sm)))
         if flip[i]:
             d, dR, dm = one - d, int(R[i]) - dR, int(m[i]) - dm
         assert int(found[i]) == (int(T[i]) * d - dR + ((int(c1[i]) * dm) << (L - shift))) % 2**64

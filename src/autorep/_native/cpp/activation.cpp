@@ -1,4 +1,6 @@
 // Local pieces of the activation protocol: quadratic shares, ReLU shares, gather and scatter by index list.
+#include "activation.h"
+
 #include <stdexcept>
 
 #include "bindings.h"
@@ -19,28 +21,29 @@ void require_inside(const Index& index, i64 size) {
                                 std::to_string(size) + " elements");
 }
 
-// z = a T^2 - 2 T P + Q + b T + c + mask with T the public part of the lifted, truncated pre-activation; the
-// public wrap bit selects P and Q among the two prepared alternatives by a mask, not a branch.
+// Cuts the positions into runs of one channel, so that the coefficients are constants of the innermost loop.
 void quadratic_share(Words opened, Index index, i64 per_channel, int bits, int shift, Words p0, Words p1, Words q0,
                      Words q1, Words a, Words b, Words c, Words mask, WordsOut out) {
     const i64 batch = static_cast<i64>(opened.shape(0)), size = static_cast<i64>(opened.shape(1));
     const i64 count = static_cast<i64>(index.size());
-    const u64 offset = u64(1) << (bits - 2 - shift);
     require_inside(index, size);
+#if AUTOREP_X86
+    const auto kernel = simd_level() == Simd::avx512 ? quadratic_run_avx512 : quadratic_run_portable;
+#else
+    const auto kernel = quadratic_run_portable;
+#endif
     parallel_ranges(batch * count, kGrain, [&](i64 begin, i64 end) {
         for (i64 i = begin; i < end;) {
             const i64 image = i / count, stop = end < (image + 1) * count ? end : (image + 1) * count;
-            const u64* row = opened.data() + image * size;
             const i64* positions = index.data() - image * count;
-            for (; i < stop; ++i) {
-                const i64 position = positions[i], channel = position / per_channel;
-                const u64 y = row[position];
-                const u64 wrapped = (y >> (bits - 1)) - 1;  // all ones when c = 1
-                const u64 t = (y >> shift) - offset;
-                const u64 p = p0.data()[i] ^ ((p0.data()[i] ^ p1.data()[i]) & wrapped);
-                const u64 q = q0.data()[i] ^ ((q0.data()[i] ^ q1.data()[i]) & wrapped);
-                const u64 slope = a.data()[channel] * t - 2 * p + b.data()[channel];
-                out.data()[i] = slope * t + q + c.data()[channel] + mask.data()[i];
+            while (i < stop) {
+                const i64 channel = positions[i] / per_channel, first = channel * per_channel;
+                i64 last = i + 1;
+                while (last < stop && static_cast<u64>(positions[last] - first) < static_cast<u64>(per_channel)) ++last;
+                kernel({opened.data() + image * size, positions + i, last - i, bits, shift, a.data()[channel],
+                        b.data()[channel], c.data()[channel], p0.data() + i, p1.data() + i, q0.data() + i,
+                        q1.data() + i, mask.data() + i, out.data() + i});
+                i = last;
             }
         }
     });
@@ -83,6 +86,19 @@ void scatter_shift(WordsOut out, Index index, Words values, int shift) {
 }
 
 }  // namespace
+
+// The public wrap bit selects by a mask, not by a branch.
+void quadratic_run_portable(const QuadraticRun& run) {
+    const u64 offset = u64(1) << (run.bits - 2 - run.shift);
+    for (i64 i = 0; i < run.count; ++i) {
+        const u64 y = run.row[run.positions[i]];
+        const u64 upper = (y >> (run.bits - 1)) - 1;  // all ones where the top bit is 0
+        const u64 t = (y >> run.shift) - offset;
+        const u64 p = run.p0[i] ^ ((run.p0[i] ^ run.p1[i]) & upper);
+        const u64 q = run.q0[i] ^ ((run.q0[i] ^ run.q1[i]) & upper);
+        run.out[i] = (run.a * t - 2 * p + run.b) * t + q + run.c + run.mask[i];
+    }
+}
 
 void register_activation(nb::module_& m) {
     m.def("quadratic_share", &quadratic_share, NoGil());

@@ -1,105 +1,65 @@
 // Words of 1..64 bits packed without gaps, bit planes, and the bit-sliced AND of two shared bits.
-#include <cstring>
+#include "bits.h"
 
 #include "bindings.h"
 
 namespace autorep {
 namespace {
 
-// 64 words of `bits` bits fill exactly `bits` 64-bit words, so every group of 64 starts on a byte boundary.
-void pack_group(const u64* x, i64 count, int bits, u8* out, i64 out_bytes) {
-    const u64 mask = low_mask(bits);
-    u64 words[65] = {};
-    int position = 0;
-    for (i64 i = 0; i < count; ++i, position += bits) {
-        const u64 value = x[i] & mask;
-        const int word = position >> 6, shift = position & 63;
-        words[word] |= value << shift;
-        if (shift + bits > 64) words[word + 1] |= value >> (64 - shift);
-    }
-    std::memcpy(out, words, static_cast<size_t>(out_bytes));
+constexpr i64 kGroup = 64;  // words that end on a byte boundary whatever their width
+
+const BitOps& bit_ops() {
+#if AUTOREP_X86
+    if (simd_level() == Simd::avx512) return bit_ops_avx512();
+#endif
+    return bit_ops_portable();
 }
 
-template <class Store>
-void unpack_group(const u8* in, i64 in_bytes, i64 count, int bits, Store&& store) {
-    const u64 mask = low_mask(bits);
-    u64 words[65] = {};
-    std::memcpy(words, in, static_cast<size_t>(in_bytes));
-    int position = 0;
-    for (i64 i = 0; i < count; ++i, position += bits) {
-        const int word = position >> 6, shift = position & 63;
-        u64 value = words[word] >> shift;
-        if (shift + bits > 64) value |= words[word + 1] << (64 - shift);
-        store(i, value & mask);
-    }
-}
-
+// body(first word, number of words) on ranges that start on a byte boundary of the packed form.
 template <class Body>
-void for_groups(i64 count, int bits, Body&& body) {
-    parallel_ranges(ceil_div(count, 64), 1024, [&](i64 begin, i64 end) {
-        for (i64 group = begin; group < end; ++group) {
-            const i64 n = count - 64 * group < 64 ? count - 64 * group : 64;
-            body(64 * group, n, group * 8 * bits, ceil_div(n * bits, 8));
-        }
+void for_groups(i64 count, Body&& body) {
+    parallel_ranges(ceil_div(count, kGroup), 1024, [&](i64 begin, i64 end) {
+        body(kGroup * begin, (kGroup * end < count ? kGroup * end : count) - kGroup * begin);
     });
 }
 
 void pack(Words x, int bits, BytesOut out) {
-    for_groups(static_cast<i64>(x.size()), bits, [&](i64 start, i64 n, i64 byte, i64 bytes) {
-        pack_group(x.data() + start, n, bits, out.data() + byte, bytes);
-    });
+    const BitOps& ops = bit_ops();
+    for_groups(static_cast<i64>(x.size()),
+               [&](i64 first, i64 n) { ops.pack(x.data() + first, n, bits, out.data() + first / 8 * bits); });
 }
 
 void unpack(Bytes in, int bits, WordsOut out) {
-    for_groups(static_cast<i64>(out.size()), bits, [&](i64 start, i64 n, i64 byte, i64 bytes) {
-        u64* to = out.data() + start;
-        unpack_group(in.data() + byte, bytes, n, bits, [&](i64 i, u64 value) { to[i] = value; });
+    const BitOps& ops = bit_ops();
+    for_groups(static_cast<i64>(out.size()), [&](i64 first, i64 n) {
+        ops.unpack(in.data() + first / 8 * bits, n, bits, nullptr, out.data() + first);
     });
 }
 
 void open_packed(Words own, Bytes peer, int bits, WordsOut out) {
-    const u64 mask = low_mask(bits);
-    for_groups(static_cast<i64>(out.size()), bits, [&](i64 start, i64 n, i64 byte, i64 bytes) {
-        const u64* mine = own.data() + start;
-        u64* to = out.data() + start;
-        unpack_group(peer.data() + byte, bytes, n, bits, [&](i64 i, u64 value) { to[i] = (mine[i] + value) & mask; });
+    const BitOps& ops = bit_ops();
+    for_groups(static_cast<i64>(out.size()), [&](i64 first, i64 n) {
+        ops.unpack(peer.data() + first / 8 * bits, n, bits, own.data() + first, out.data() + first);
     });
 }
 
-// In place: bit j of row i becomes bit i of row j.
-void transpose64(u64 rows[64]) {
-    u64 mask = 0x00000000FFFFFFFFull;
-    for (int width = 32; width != 0; width >>= 1, mask ^= mask << width)
-        for (int row = 0; row < 64; row = ((row | width) + 1) & ~width) {
-            const u64 swap = ((rows[row] >> width) ^ rows[row | width]) & mask;
-            rows[row | width] ^= swap;
-            rows[row] ^= swap << width;
-        }
-}
-
 void bit_planes(Words x, WordsOut planes) {
-    const i64 n = static_cast<i64>(x.size()), k = static_cast<i64>(planes.shape(0));
-    const i64 words = static_cast<i64>(planes.shape(1));
-    parallel_ranges(words, 1024, [&](i64 begin, i64 end) {
-        for (i64 word = begin; word < end; ++word) {
-            u64 rows[64] = {};
-            for (i64 i = 0; i < 64 && 64 * word + i < n; ++i) rows[i] = x.data()[64 * word + i];
-            transpose64(rows);
-            for (i64 j = 0; j < k; ++j) planes.data()[j * words + word] = rows[j];
-        }
+    const BitOps& ops = bit_ops();
+    const i64 k = static_cast<i64>(planes.shape(0)), stride = static_cast<i64>(planes.shape(1));
+    for_groups(static_cast<i64>(x.size()), [&](i64 first, i64 n) {
+        for (i64 i = 0; i < n; i += kGroup)
+            ops.to_planes(x.data() + first + i, n - i < kGroup ? n - i : kGroup, k,
+                          planes.data() + (first + i) / kGroup, stride);
     });
 }
 
 void from_bit_planes(Words planes, WordsOut x) {
-    const i64 n = static_cast<i64>(x.size()), k = static_cast<i64>(planes.shape(0));
-    const i64 words = static_cast<i64>(planes.shape(1));
-    parallel_ranges(words, 1024, [&](i64 begin, i64 end) {
-        for (i64 word = begin; word < end; ++word) {
-            u64 rows[64] = {};
-            for (i64 j = 0; j < k; ++j) rows[j] = planes.data()[j * words + word];
-            transpose64(rows);
-            for (i64 i = 0; i < 64 && 64 * word + i < n; ++i) x.data()[64 * word + i] = rows[i];
-        }
+    const BitOps& ops = bit_ops();
+    const i64 k = static_cast<i64>(planes.shape(0)), stride = static_cast<i64>(planes.shape(1));
+    for_groups(static_cast<i64>(x.size()), [&](i64 first, i64 n) {
+        for (i64 i = 0; i < n; i += kGroup)
+            ops.from_planes(planes.data() + (first + i) / kGroup, stride, k, n - i < kGroup ? n - i : kGroup,
+                            x.data() + first + i);
     });
 }
 

@@ -2,7 +2,7 @@
 #include "lanes.h"
 
 #if AUTOREP_X86
-#include <immintrin.h>
+#include "avx512.h"
 
 namespace autorep {
 namespace {
@@ -49,35 +49,15 @@ using IfmaMicro = Micro512<Ifma, Vectors, Rows>;
 template <int Vectors, int Rows>
 using FullMicro = Micro512<Full, Vectors, Rows>;
 
-// Eight vectors of eight words: word j of vector i becomes word i of vector j.
-inline void transpose(__m512i (&x)[8]) {
-    __m512i pairs[8], quads[8];
-    for (int i = 0; i < 8; i += 2) {
-        pairs[i] = _mm512_unpacklo_epi64(x[i], x[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi64(x[i], x[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int k = 0; k < 2; ++k) {
-            quads[i + k] = _mm512_shuffle_i64x2(pairs[i + k], pairs[i + k + 2], 0x88);
-            quads[i + k + 2] = _mm512_shuffle_i64x2(pairs[i + k], pairs[i + k + 2], 0xDD);
-        }
-    for (int k = 0; k < 4; ++k) {
-        x[k] = _mm512_shuffle_i64x2(quads[k], quads[k + 4], 0x88);
-        x[k + 4] = _mm512_shuffle_i64x2(quads[k], quads[k + 4], 0xDD);
-    }
-}
-
-inline __mmask8 first(i64 count) { return static_cast<__mmask8>(count >= 8 ? 0xFF : count <= 0 ? 0 : (1 << count) - 1); }
-
 void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride) {
     for (i64 c = 0; c < channels; c += kLane)
         for (i64 p = 0; p < count; p += kLane) {
-            const __mmask8 wanted = first(count - p);
+            const __mmask8 wanted = first_words(count - p);
             __m512i block[8];
             for (i64 k = 0; k < kLane; ++k)
                 block[k] = c + k < channels ? _mm512_maskz_loadu_epi64(wanted, planes + (c + k) * plane_stride + p)
                                             : _mm512_setzero_si512();
-            transpose(block);
+            transpose_words(block);
             for (i64 i = 0; i < kLane; ++i)
                 if (p + i < count) _mm512_storeu_si512(pixels + (p + i) * pixel_stride + c, block[i]);
         }
@@ -86,12 +66,12 @@ void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64
 void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride) {
     for (i64 c = 0; c < channels; c += kLane)
         for (i64 p = 0; p < count; p += kLane) {
-            const __mmask8 wanted = first(count - p);
+            const __mmask8 wanted = first_words(count - p);
             __m512i block[8];
             for (i64 i = 0; i < kLane; ++i)
                 block[i] = p + i < count ? _mm512_loadu_si512(pixels + (p + i) * pixel_stride + c)
                                          : _mm512_setzero_si512();
-            transpose(block);
+            transpose_words(block);
             for (i64 k = 0; k < kLane; ++k)
                 if (c + k < channels) _mm512_mask_storeu_epi64(planes + (c + k) * plane_stride + p, wanted, block[k]);
         }

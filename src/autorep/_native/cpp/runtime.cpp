@@ -19,8 +19,8 @@ Simd detect() {
     const bool avx2 = aes && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi2") &&
-        __builtin_cpu_supports("vaes"))
+        __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi") &&
+        __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("vaes"))
         return Simd::avx512;
     if (avx2) return Simd::avx2;
 #endif
