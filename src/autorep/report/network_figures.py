@@ -1,0 +1,203 @@
+"""Figures about one network: accuracy at every stage, where its ReLUs remain, where its time goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autorep.report.style import BLUE, GREY, HATCHES, INK, SERIES, WIDTH, new_figure, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAP_COLUMNS = 4
+
+
+def accuracy_stages(stages: Sequence[tuple[str, float]]) -> Figure:
+    """One bar per stage (name, accuracy in %), in order from above; the axis begins where differences show."""
+    figure = new_figure(0.55 + 0.42 * len(stages))
+    axes = figure.subplots()
+    values = [value for _, value in stages]
+    low = max(0.0, math.floor((min(values) - 4) / 5) * 5)
+    places = range(len(stages))
+    axes.barh(places, [value - low for value in values], left=low, color=BLUE, height=0.62)
+    for place, value in zip(places, values):
+        axes.text(value - 0.01 * (100 - low), place, f"{value:.1f} %", va="center", ha="right", color="white", size=9)
+    axes.set_yticks(places, [name for name, _ in stages])
+    axes.invert_yaxis()
+    axes.set_xlim(low, 100)
+    tidy(axes, f"test accuracy, % (axis begins at {low:g})", grid="x")
+    return figure
+
+
+def relus_by_layer(layers: Sequence[tuple[str, int, int]]) -> Figure:
+    """Kept against all ReLUs of every layer (name, kept, all), with the share written beside."""
+    figure = new_figure(0.9 + 0.28 * len(layers))
+    axes = figure.subplots()
+    places = np.arange(len(layers))
+    totals = [total for _, _, total in layers]
+    axes.barh(places, totals, color="#e3e6eb", height=0.7, label="replaced by a quadratic")
+    axes.barh(places, [kept for _, kept, _ in layers], color=BLUE, height=0.7, label="kept as ReLU")
+    for place, (_, kept, total) in zip(places, layers):
+        text = f"{kept:,} ({100 * kept / total:.1f} %)"
+        axes.text(total + 0.01 * max(totals), place, text, va="center", size=8, color=INK)
+    axes.set_yticks(places, [_short(name) for name, _, _ in layers])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.32 * max(totals))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_locator(_locator(5))
+    tidy(axes, "ReLUs", grid="x")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
+    return figure
+
+
+def relu_maps(masks: Mapping[str, np.ndarray]) -> Figure:
+    """For every layer with rows and columns: the share of channels that keep their ReLU at each position."""
+    maps = {name: mask.mean(axis=0) for name, mask in masks.items() if mask.ndim == 3}
+    columns = min(MAP_COLUMNS, len(maps))
+    rows = math.ceil(len(maps) / columns)
+    figure = new_figure(0.75 + 1.35 * rows, WIDTH)
+    highest = max(max(float(share.max()) for share in maps.values()), 1e-9)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    image = None
+    for axes, (name, share) in zip(grid, maps.items()):
+        image = axes.imshow(100 * share, cmap="cividis", vmin=0, vmax=100 * highest, interpolation="nearest")
+        axes.set_title(f"{_short(name)}\n{share.shape[0]}×{share.shape[1]}", fontsize=8, color=INK)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    for axes in grid[len(maps) :]:
+        axes.set_visible(False)
+    assert image is not None
+    bar = figure.colorbar(image, ax=list(grid), orientation="horizontal", fraction=0.06, pad=0.03, aspect=40)
+    bar.set_label("channels that keep their ReLU here, %", size=8.5, color=INK)
+    bar.ax.tick_params(labelsize=8)
+    return figure
+
+
+def latency_by_layer(layers: Sequence[tuple[str, str, float]]) -> Figure:
+    """Online milliseconds of every operation (name, kind, seconds), in order; kinds differ in colour and hatch."""
+    figure = new_figure(0.9 + 0.235 * len(layers))
+    axes = figure.subplots()
+    kinds = list(dict.fromkeys(kind for _, kind, _ in layers))
+    for number, kind in enumerate(kinds):
+        chosen = [(place, 1000 * seconds) for place, (_, each, seconds) in enumerate(layers) if each == kind]
+        axes.barh(
+            [place for place, _ in chosen],
+            [value for _, value in chosen],
+            color=SERIES[number % len(SERIES)],
+            hatch=HATCHES[number % len(HATCHES)],
+            edgecolor="white",
+            linewidth=0,
+            height=0.72,
+            label=kind,
+        )
+    axes.set_yticks(range(len(layers)), [_short(name) for name, _, _ in layers])
+    axes.invert_yaxis()
+    tidy(axes, "milliseconds online", grid="x")
+    figure.legend(loc="outside upper center", ncols=min(3, len(kinds)), frameon=False, fontsize=8.5)
+    return figure
+
+
+def latency_stack(bars: Sequence[tuple[str, Mapping[str, float]]], quoted: Sequence[tuple[str, float]] = ()) -> Figure:
+    """Stacked seconds by part, one bar per variant; `quoted` totals of others are drawn hollow below."""
+    figure = new_figure(1.15 + 0.42 * (len(bars) + len(quoted)))
+    axes = figure.subplots()
+    parts = list(dict.fromkeys(part for _, values in bars for part in values))
+    totals = [1000 * sum(values.values()) for _, values in bars] + [1000 * seconds for _, seconds in quoted]
+    left = np.zeros(len(bars))
+    for number, part in enumerate(parts):
+        widths = np.array([1000 * values.get(part, 0.0) for _, values in bars])
+        axes.barh(
+            range(len(bars)),
+            widths,
+            left=left,
+            color=SERIES[number % len(SERIES)],
+            hatch=HATCHES[number % len(HATCHES)],
+            edgecolor="white",
+            linewidth=0,
+            height=0.64,
+            label=part,
+        )
+        left += widths
+    for number, (_, seconds) in enumerate(quoted):
+        place = len(bars) + number
+        axes.barh(place, 1000 * seconds, facecolor="none", edgecolor=GREY, linestyle="--", height=0.64)
+    for place, total in enumerate(totals):
+        axes.text(total + 0.01 * max(totals), place, f"{total:,.0f} ms", va="center", size=8.5, color=INK)
+    axes.set_yticks(range(len(totals)), [name for name, _ in bars] + [name for name, _ in quoted])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.17 * max(totals))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_locator(_locator(5))
+    tidy(axes, "milliseconds online, one image", grid="x")
+    figure.legend(loc="outside upper center", ncols=min(3, len(parts)), frameon=False, fontsize=8.5)
+    return figure
+
+
+def margin_scatter(fixed: np.ndarray, private: np.ndarray, error: float) -> Figure:
+    """Lead of the best class over the second, in fixed point against private, one dot per image."""
+    figure = new_figure(3.2)
+    axes = figure.subplots()
+    order = np.sort(fixed, axis=1)
+    best = fixed.argmax(axis=1)
+    lead = order[:, -1] - order[:, -2]
+    others = private.copy()
+    rows = np.arange(len(private))
+    others[rows, best] = -np.inf
+    private_lead = private[rows, best] - others.max(axis=1)
+    axes.axhspan(-error, error, color="#f3e3c3", zorder=0)
+    axes.axline((0, 0), slope=1, color=GREY, linewidth=0.8, linestyle="--")
+    axes.scatter(lead, private_lead, s=14, color=BLUE, edgecolor="white", linewidth=0.4, zorder=3)
+    axes.scatter([], [], marker="s", s=60, color="#f3e3c3", label=f"within the rounding error ({error:.3g})")
+    axes.plot([], [], color=GREY, linestyle="--", linewidth=0.8, label="equal")
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    tidy(axes, "lead of the best class, fixed point", "the same, private", grid="both")
+    return figure
+
+
+def training_curves(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]]) -> Figure:
+    """Count, accuracy on held-out images and mask flips per epoch; one line per run (name, epoch records)."""
+    panels = (("relus", "ReLUs kept"), ("held_out_accuracy", "held-out accuracy, %"), ("flips", "mask flips"))
+    shown = [panel for panel in panels if any(panel[0] in epoch for _, epochs in runs for epoch in epochs)]
+    figure = new_figure(0.5 + 1.55 * len(shown) + 0.2 * math.ceil(len(runs) / 2))
+    grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    styles = ("-", "--", ":", "-.")
+    for axes, (key, label) in zip(grid, shown):
+        for number, (name, epochs) in enumerate(runs):
+            points = [(epoch["epoch"], epoch[key]) for epoch in epochs if key in epoch]
+            if points:
+                axes.plot(
+                    [x for x, _ in points],
+                    [y for _, y in points],
+                    color=SERIES[number % len(SERIES)],
+                    linestyle=styles[number % len(styles)],
+                    marker=".",
+                    linewidth=1.4,
+                    label=name,
+                )
+        if key in ("relus", "flips"):
+            axes.set_yscale("symlog", linthresh=10 if key == "flips" else 1000)
+        tidy(axes, "", label)
+        axes.yaxis.label.set_fontsize(8.5)
+    tidy(grid[-1], "epoch", grid[-1].get_ylabel())
+    grid[-1].xaxis.set_major_locator(_locator(8, integer=True))
+    handles: dict[str, object] = {}
+    for axes in grid:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels())))
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(2, len(handles)),
+                  frameon=False, fontsize=8)  # fmt: skip
+    return figure
+
+
+def _locator(bins: int, integer: bool = False) -> object:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(bins, integer=integer)
+
+
+def _short(name: str) -> str:
+    """A layer's path without the words every layer has."""
+    return name if len(name) <= 26 else "…" + name[-25:]

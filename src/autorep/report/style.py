@@ -1,0 +1,94 @@
+"""How every figure looks: a palette that survives colour-blindness, type that survives a phone, one way to save."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autorep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours; wherever two series share a figure their markers or hatches differ as well.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, GREY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#222222",
+    "#8a8f98",
+)
+SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
+WIDTH = 5.0  # inches; drawn narrow, so that a phone need not shrink the letters much
+INK = "#30343b"
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure whose parts do not overlap."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("figures need matplotlib: pip install 'autorep[report]'") from None
+    matplotlib.rcParams["svg.fonttype"] = "path"  # letters as shapes: the same on every machine
+    matplotlib.rcParams["svg.hashsalt"] = "autorep"
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def tidy(axes: Axes, xlabel: str = "", ylabel: str = "", grid: str = "y") -> None:
+    """Labels, thin frame, quiet grid."""
+    axes.set_xlabel(xlabel, color=INK)
+    axes.set_ylabel(ylabel, color=INK)
+    axes.tick_params(colors=INK, labelsize=8.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+    if grid:
+        axes.grid(axis=grid, color="#d9dce1", linewidth=0.6)  # type: ignore[arg-type]  # "x", "y" or "both"
+    axes.set_axisbelow(True)
+
+
+def thousands(value: float) -> str:
+    """12,900 as 12.9K and 491,520 as 492K, as the papers write it."""
+    if value >= 1e6:
+        return f"{value / 1e6:.3g}M"
+    return f"{value / 1e3:.3g}K" if value >= 1e3 else f"{value:g}"
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an <svg> element that scales with the page and shares no ids with other figures."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
+    return re.sub(r'(<svg[^>]*?) height="[^"]*" width="[^"]*"', r"\1", text, count=1)
+
+
+def unique_ids(svg: str, prefix: str) -> str:
+    """Rename every id in an <svg> element, so that several can stand in one page."""
+    names: Iterable[str] = dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg))
+    for name in sorted(names, key=len, reverse=True):
+        svg = svg.replace(f'id="{name}"', f'id="{prefix}-{name}"')
+        svg = svg.replace(f'"#{name}"', f'"#{prefix}-{name}"').replace(f"url(#{name})", f"url(#{prefix}-{name})")
+    return svg
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write the figure as <name>.svg and <name>.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.svg", folder / f"{name}.png"]
+    figure.savefig(paths[0], facecolor="white", metadata={"Date": None})
+    figure.savefig(paths[1], dpi=160, facecolor="white")
+    return paths
