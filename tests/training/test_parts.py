@@ -40,7 +40,7 @@ INFO = {
 def test_ramp_never_rises_and_ends_at_the_budget(steps, warmup, budget, total):
     kept = [ramp(step, steps, total, budget) for step in range(steps + 1)]
     assert kept == sorted(kept, reverse=True)
-    assert kept[0] < total
+    assert kept[0] <= total
     assert kept[steps - 1] == kept[steps] == budget
     rates = [cosine(step, steps, warmup) for step in range(steps)]
     assert all(0 < rate <= 1 for rate in rates)

@@ -1,0 +1,38 @@
+"""The recipe files: every one is valid, asks for a feasible budget, and is named for what it runs."""
+
+from pathlib import Path
+
+import pytest
+from autorep import data, models
+from autorep.settings import load_toml
+from autorep.training import ReplaceSettings, TrainSettings
+
+FILES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+TOTALS = {
+    ("resnet18", "cifar10"): 491_520,
+    ("resnet18", "cifar100"): 491_520,
+    ("resnet18", "tiny-imagenet"): 1_966_080,
+    ("wide_resnet22_8", "cifar100"): 1_359_872,
+    ("wide_resnet22_8", "tiny-imagenet"): 5_439_488,
+    ("efficientnet_b2", "imagenet"): 8_804_162,
+    ("resnet20", "cifar10"): 188_416,
+    ("digits_net", "digits"): 4_096,
+}
+
+
+def test_there_are_recipes():
+    assert len(FILES) >= 17
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_recipe_is_valid_and_feasible(path):
+    if path.stem.startswith("baseline-"):
+        settings = load_toml(TrainSettings, path)
+    else:
+        settings = load_toml(ReplaceSettings, path)
+        assert 0 < settings.budget < TOTALS[settings.model, settings.data]
+    assert settings.model in models.names()
+    assert settings.data in data.names()
+    assert settings.model in path.stem
+    assert settings.data in path.stem
+    assert path.read_text().startswith("#")
