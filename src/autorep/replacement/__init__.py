@@ -1,7 +1,8 @@
 """Replacement: find activation call sites, choose which ReLUs stay, replace the others by fitted polynomials."""
 
 from autorep.replacement.activation import MaskedActivation
-from autorep.replacement.api import Replacement, attach, count_relus, replace_activations_
+from autorep.replacement.api import count_relus, replace_activations_
+from autorep.replacement.handle import Replacement, attach
 from autorep.replacement.sites import ActivationSite
 
 __all__ = [

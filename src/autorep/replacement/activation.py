@@ -56,7 +56,7 @@ class MaskedActivation(nn.Module):
         self.tracking = False
         self.range_limit: float | None = None
         self.range_sum: Tensor | None = None
-        self.range_count = 0
+        self.range_images = 0
         polynomials = self.channels if granularity == "channel" else 1
         self.aux = nn.Parameter(torch.full(shape, START, device=device))
         self.coefficients = nn.Parameter(torch.zeros(degree + 1, polynomials, device=device))
@@ -80,9 +80,9 @@ class MaskedActivation(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         if z.shape[1:] != self.mask.shape:
             raise DataError(
-                f"activation of shape {tuple(z.shape[1:])} per image where the mask has {tuple(self.mask.shape)}: a mask"
-                " belongs to the size of the example input; feed images of that size, or replace the activations of"
-                " a fresh model with an example of the new size"
+                f"activation of shape {tuple(z.shape[1:])} per image where the mask has {tuple(self.mask.shape)}: a"
+                " mask belongs to the size of the example input; feed images of that size, or replace the activations"
+                " of a fresh model with an example of the new size"
             )
         if self.training and self.tracking:
             self._follow_moments(z)
@@ -91,7 +91,7 @@ class MaskedActivation(nn.Module):
         x, range_sum = run(self, z, self.range_limit if collect else None)
         if collect:
             self.range_sum = range_sum
-            self.range_count = z.shape[0] * (self.mask.numel() - int(self.mask.sum()))
+            self.range_images = z.shape[0]
         return x
 
     def reference(self, z: Tensor, range_limit: float | None = None) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""replace_activations_ and the Replacement handle: the method inside anyone's own training loop.
+"""replace_activations_: put the method into a model, for use inside anyone's own training loop.
 
 replacement = replace_activations_(model, example_input, budget=12_900)
 replacement.calibrate_(model, batches)
@@ -12,42 +12,24 @@ replacement.finalize_()
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from autorep.errors import BudgetError, CheckpointError, ConfigError, TraceError
-from autorep.replacement import moments
+from autorep.errors import ConfigError, TraceError
 from autorep.replacement.activation import MaskedActivation
-from autorep.replacement.budget import check_budget, keep_at_least, keep_best
-from autorep.replacement.indicator import SURROGATES, hysteresis_step
+from autorep.replacement.budget import check_budget
+from autorep.replacement.handle import SETTINGS_ATTRIBUTE, Replacement, ReplacementSettings
+from autorep.replacement.indicator import SURROGATES
 from autorep.replacement.rewrite import build_forwards, install_
-from autorep.replacement.sites import KINDS, CallSite, find_sites, separate_shared_activations_
+from autorep.replacement.sites import KINDS, SiteMap, find_sites, separate_shared_activations_
 
 GRANULARITIES = ("channel", "layer")
-_ATTRIBUTE = "replacement_settings"  # where a replaced model keeps what `attach` needs
 
 Select = Callable[[str], bool] | Collection[str]
-
-
-@dataclass(frozen=True)
-class ReplacementSettings:
-    """How a model's activations were replaced; `describe()` gives it as JSON."""
-
-    names: tuple[str, ...]
-    everything: bool
-    budget: int | None
-    kinds: tuple[str, ...]
-    degree: int
-    granularity: str
-    hysteresis: float
-    surrogate: str
-    floor: int
 
 
 def replace_activations_(
@@ -79,7 +61,7 @@ def replace_activations_(
             torch.fx cannot follow is left alone when it refuses "<module path>.relu".
     """
     _check_settings(kinds, degree, granularity, hysteresis, surrogate, floor)
-    if hasattr(model, _ATTRIBUTE):
+    if hasattr(model, SETTINGS_ATTRIBUTE):
         raise ConfigError("this model's activations are already replaced; use autorep.replacement.attach(model)")
     chooses = _as_function(select)
     trial, found = _explore(model, example_input, kinds, chooses)
@@ -89,13 +71,17 @@ def replace_activations_(
         raise TraceError(f"no activation of kind {', '.join(kinds)} to replace; call sites found: {seen}")
     if budget is not None:
         check_budget(budget, [site.relus for site in chosen], floor)
-    options = {
-        "degree": degree,
-        "granularity": granularity,
-        "surrogate": surrogate,
-        "device": _device(example_input),
+    modules = {
+        site.name: MaskedActivation(
+            site.shape,
+            activation=site.kind,
+            degree=degree,
+            granularity=granularity,
+            surrogate=surrogate,
+            device=_device(example_input),
+        )
+        for site in chosen
     }
-    modules = {site.name: MaskedActivation(site.shape, activation=site.kind, **options) for site in chosen}
     arguments = example_input if isinstance(example_input, tuple) else (example_input,)
     with torch.no_grad():
         expected = trial(*(x.clone() for x in arguments))
@@ -107,19 +93,18 @@ def replace_activations_(
             site.activation = "relu"
     separate_shared_activations_(model)
     install_(model, modules, forwards)
-    names = tuple(site.name for site in chosen)
     settings = ReplacementSettings(
-        names,
-        len(chosen) == len(found.sites),
-        budget,
-        tuple(kinds),
-        degree,
-        granularity,
-        hysteresis,
-        surrogate,
-        floor,
+        names=tuple(site.name for site in chosen),
+        everything=len(chosen) == len(found.sites),
+        budget=budget,
+        kinds=tuple(kinds),
+        degree=degree,
+        granularity=granularity,
+        hysteresis=hysteresis,
+        surrogate=surrogate,
+        floor=floor,
     )
-    setattr(model, _ATTRIBUTE, settings)
+    setattr(model, SETTINGS_ATTRIBUTE, settings)
     return Replacement(model)
 
 
@@ -133,239 +118,12 @@ def count_relus(
     return {"total": sum(site.relus for site in found.sites), "sites": rows}
 
 
-def attach(model: nn.Module) -> Replacement:
-    """The handle of an already replaced model, also of a copy, or of one wrapped for data-parallel or compiled runs."""
-    for module in model.modules():
-        if isinstance(getattr(module, _ATTRIBUTE, None), ReplacementSettings):
-            return Replacement(module)
-    raise CheckpointError("this model's activations were not replaced; call replace_activations_ first")
-
-
-class Replacement:
-    """Handle on the replaced activations of one model: count, penalty, mask steps, calibration, finalisation.
-
-    Attributes:
-        sites: name -> MaskedActivation, in execution order.
-        total: all activation elements of one image.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self.sites: dict[str, MaskedActivation] = {}
-        for name in self.settings.names:
-            site = model.get_submodule(name)
-            assert isinstance(site, MaskedActivation)
-            self.sites[name] = site
-        self.total = sum(site.mask.numel() for site in self.sites.values())
-
-    @property
-    def settings(self) -> ReplacementSettings:
-        settings = getattr(self._model, _ATTRIBUTE)
-        assert isinstance(settings, ReplacementSettings)
-        return settings
-
-    @property
-    def budget(self) -> int | None:
-        """ReLUs to keep in the end."""
-        return self.settings.budget
-
-    @budget.setter
-    def budget(self, budget: int | None) -> None:
-        if budget is not None:
-            check_budget(budget, [site.mask.numel() for site in self.sites.values()], self.settings.floor)
-        setattr(self._model, _ATTRIBUTE, dataclasses.replace(self.settings, budget=budget))
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the masks are final."""
-        return all(bool(site.frozen) for site in self.sites.values())
-
-    @property
-    def tracking(self) -> bool:
-        """Whether training forwards follow the running moments; set it to switch."""
-        return all(site.tracking for site in self.sites.values())
-
-    @tracking.setter
-    def tracking(self, on: bool) -> None:
-        for site in self.sites.values():
-            site.tracking = on
-
-    def count(self) -> int:
-        """Activations kept now."""
-        return int(sum(site.mask.sum() for site in self.sites.values()))
-
-    def table(self) -> list[dict[str, Any]]:
-        """One row per site: name, relus, kept, channels, shape."""
-        return [
-            {
-                "name": name,
-                "relus": site.mask.numel(),
-                "kept": int(site.mask.sum()),
-                "channels": site.channels,
-                "shape": list(site.mask.shape),
-            }
-            for name, site in self.sites.items()
-        ]
-
-    def describe(self) -> dict[str, Any]:
-        """JSON-able keyword arguments with which replace_activations_ rebuilds this on a fresh model."""
-        settings = self.settings
-        description = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-        names, everything = description.pop("names"), description.pop("everything")
-        return description | {"kinds": list(settings.kinds), "select": None if everything else list(names)}
-
-    def aux_parameters(self) -> list[nn.Parameter]:
-        """The stand-ins of the masks, for an optimiser group of their own."""
-        return [site.aux for site in self.sites.values()]
-
-    def coefficient_parameters(self) -> list[nn.Parameter]:
-        """The polynomials' coefficients, for an optimiser group of their own."""
-        return [site.coefficients for site in self.sites.values()]
-
-    def calibrate_(self, model: nn.Module, batches: moments.Batches) -> None:
-        """Exact per-channel mean and deviation of every site's input over the batches, then DaPa polynomials.
-
-        One pass in evaluation mode; in a torch.distributed run all processes call it and get the same numbers.
-        `model` is the replaced model or its data-parallel wrapper; a batch is a tensor or (images, …).
-        """
-        for name, (mean, std) in moments.exact_moments(model, self.sites, batches).items():
-            self.sites[name].set_moments_(mean, std)
-
-    @torch.no_grad()
-    def refresh_coefficients_(self) -> None:
-        """DaPa polynomials from the running moments; averaged over the processes of a torch.distributed run."""
-        processes = moments.all_reduce_(torch.ones((), device=next(iter(self.sites.values())).mask.device))
-        for site in self.sites.values():
-            mean, variance = site.moments
-            square = moments.all_reduce_(variance + mean.square()) / processes
-            common = moments.all_reduce_(mean.clone()) / processes
-            site.set_moments_(common, (square - common.square()).clamp_min(0).sqrt())
-
-    def penalty(self, weight: float) -> Tensor:
-        """weight·max(count − budget, 0)/total, whose gradient reaches aux through the surrogate.
-
-        The paper's mu counts single ReLUs: weight = mu·total, which is the lambda of the authors' program
-        (6K: 200, 9K: 140, 12.9K: 80, 15K: 60, 25K and more: 40 for a ResNet-18 on CIFAR-100).
-        """
-        budget = self._budget(None)
-        auxes = self.aux_parameters()
-        excess = self.count() - budget
-        if excess <= 0 or self.frozen:
-            return auxes[0].new_zeros(())
-        # (aux − aux)·slope is zero but carries the straight-through gradient of the count.
-        gradients = [((aux - aux.detach()) * site.slope()).sum() for aux, site in zip(auxes, self.sites.values())]
-        return (excess + torch.stack(gradients).sum()) * (weight / self.total)
-
-    @torch.no_grad()
-    def step(self) -> int:
-        """Hysteresis step of every mask, after the optimiser's step; returns how many masks flipped."""
-        if self.frozen:
-            return 0
-        new = [hysteresis_step(site.mask, site.aux, self.settings.hysteresis) for site in self.sites.values()]
-        if self.settings.floor:
-            new = [keep_at_least(mask, aux, self.settings.floor) for mask, aux in zip(new, self.aux_parameters())]
-        return self._set_masks(new)
-
-    @torch.no_grad()
-    def step_exact_(self, budget: int) -> int:
-        """Keep exactly the `budget` elements of highest aux; returns how many masks flipped.
-
-        Hysteresis is a swap margin here: an outsider enters only when its aux beats an incumbent's by more than
-        2·hysteresis. Needs no penalty weight, since the count is exact after every step.
-        """
-        if self.frozen:
-            raise BudgetError(f"the masks are final at {self.count()} ReLUs; step_exact_ cannot change them")
-        return self._set_masks(self._best(budget, 2 * self.settings.hysteresis))
-
-    @torch.no_grad()
-    def finalize_(self, budget: int | None = None) -> int:
-        """Exactly `budget` ReLUs with as few flips as possible, then freeze; returns how many masks flipped."""
-        budget = self._budget(budget)
-        if self.frozen and self.count() != budget:
-            raise BudgetError(f"the masks are final at {self.count()} ReLUs; they cannot be finalised to {budget}")
-        auxes = self.aux_parameters()
-        spread = max(float(aux.max()) for aux in auxes) - min(float(aux.min()) for aux in auxes)
-        flips = self._set_masks(self._best(budget, margin=spread + 1.0))
-        self.freeze_()
-        return flips
-
-    def freeze_(self) -> None:
-        """Make the masks final; aux stops training. Wrap for data-parallel training after this, not before."""
-        for site in self.sites.values():
-            site.freeze_()
-
-    def sensitivity_(
-        self, model: nn.Module, batches: Iterable[Any], loss_fn: Callable[..., Tensor]
-    ) -> dict[str, Tensor]:
-        """E[((activation − poly)·dL/dX)²]^½ per element: name -> tensor; loss_fn(outputs, *rest of batch)."""
-        return moments.sensitivity(model, self.sites, batches, loss_fn)
-
-    @torch.no_grad()
-    def start_from_(self, scores: Mapping[str, Tensor], spread: float = 1.0) -> None:
-        """Set aux from the rank of the scores over all sites: spread/total for the lowest up to `spread`."""
-        missing = [name for name in self.sites if name not in scores]
-        if missing:
-            raise ConfigError(
-                f"no scores for {', '.join(missing[:3])}; pass one tensor per site, as sensitivity_ gives"
-            )
-        flat = torch.cat([scores[name].reshape(-1) for name in self.sites])
-        ranks = torch.empty_like(flat, dtype=torch.float64)
-        order = torch.argsort(flat, stable=True)
-        ranks[order] = torch.arange(1, self.total + 1, dtype=torch.float64, device=flat.device)
-        values = (ranks * (spread / self.total)).split([site.mask.numel() for site in self.sites.values()])
-        for site, value in zip(self.sites.values(), values):
-            site.aux.copy_(value.reshape(site.aux.shape))
-
-    @torch.no_grad()
-    def start_uniform_(self, generator: torch.Generator | None = None) -> None:
-        """Set aux as the authors' program does: uniform in (0, 1)."""
-        for site in self.sites.values():
-            site.aux.uniform_(0.0, 1.0, generator=generator)
-
-    def track_range(self, limit: float | None = 4.0) -> None:
-        """Collect the range penalty in training forwards beyond `limit` deviations; None switches it off."""
-        for site in self.sites.values():
-            site.range_limit = limit
-            site.range_sum = None
-
-    def range_penalty(self) -> Tensor:
-        """Mean of relu(|Z − mean|/std − limit)² over the inputs of polynomials in the last training forward.
-
-        Keeps fixed-point inference within range. Needs track_range(); each forward's penalty is read once.
-        """
-        collected = [site for site in self.sites.values() if site.range_sum is not None]
-        if not collected:
-            raise ConfigError("no range penalty was collected: call track_range() and run a training forward before it")
-        total = torch.stack([site.range_sum for site in collected if site.range_sum is not None]).sum()
-        elements = sum(site.range_count for site in collected)
-        for site in collected:
-            site.range_sum = None
-        return total / max(elements, 1)
-
-    def _budget(self, budget: int | None) -> int:
-        budget = self.budget if budget is None else budget
-        if budget is None:
-            raise BudgetError(f"no budget was given; set replacement.budget to 0 … {self.total}")
-        return budget
-
-    def _best(self, budget: int, margin: float) -> list[Tensor]:
-        masks = [site.mask for site in self.sites.values()]
-        return keep_best(self.aux_parameters(), masks, budget, margin, self.settings.floor)
-
-    def _set_masks(self, masks: Sequence[Tensor]) -> int:
-        flips = 0 * masks[0].sum()
-        for site, mask in zip(self.sites.values(), masks):
-            flips = flips + (site.mask != mask).sum()
-            site.mask.copy_(mask)
-        return int(flips)
-
-
 def _explore(
     model: nn.Module,
     example_input: Tensor | tuple[Tensor, ...],
     kinds: Sequence[str],
     select: Callable[[str], bool] | None,
-) -> tuple[nn.Module, Any]:
+) -> tuple[nn.Module, SiteMap]:
     """A private evaluation-mode copy of the model, and its call sites."""
     trial = copy.deepcopy(model).eval()
     separate_shared_activations_(trial)

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 def usable(site: MaskedActivation, z: Tensor) -> bool:
     """Whether the native kernel can run this site; otherwise (CUDA, torch.compile, degree 3 …) torch does."""
     return (
-        hasattr(_core, "masked_forward")
-        and z.device.type == "cpu"
+        z.device.type == "cpu"
         and z.dtype in (torch.float32, torch.bfloat16)
         and site.degree <= 2
         and site.activation != "silu"
         and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(z)
     )
 
 

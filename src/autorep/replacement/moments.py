@@ -148,6 +148,6 @@ def _require(found: Mapping[str, Tensor], sites: Mapping[str, MaskedActivation])
     missing = [name for name in sites if name not in found]
     if missing:
         raise DataError(
-            f"calibration saw no input at {', '.join(missing[:3])}: pass at least one batch, and a model that runs through"
-            " every replaced activation"
+            f"calibration saw no input at {', '.join(missing[:3])}: pass at least one batch, and a model that runs"
+            " through every replaced activation"
         )

@@ -121,14 +121,15 @@ def _exchange_calls(
     by_position = {site.position: site for site in sites}
     if any(p >= len(calls) or _kind(calls[p], modules, kinds) != s.kind for p, s in by_position.items()):
         raise TraceError(
-            f"{owner or type(module).__name__!r} calls {len(calls)} activations when traced alone, but other ones within"
-            " the whole model: its forward depends on how it is called. Put ActivationSite modules there by hand"
+            f"{owner or type(module).__name__!r} calls {len(calls)} activations when traced alone, but other ones"
+            " within the whole model: its forward depends on how it is called. Put ActivationSite modules there by hand"
         )
     for position, site in by_position.items():
         node = calls[position]
         source = node.args[0] if node.args else node.kwargs["input"]
         found = is_activation_call(node, modules, kinds)
-        assert isinstance(source, fx.Node) and found is not None
+        assert isinstance(source, fx.Node)
+        assert found is not None
         with graph.inserting_after(node):
             if site.name in chosen:
                 new = graph.call_module(site.name.removeprefix(prefix), (source,))
@@ -136,7 +137,7 @@ def _exchange_calls(
                 new = graph.call_function({"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[site.kind], (source,))
         if found[1]:
             # The call overwrote its input: whoever reads that input afterwards must see the result.
-            source.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user > new)
+            source.replace_all_uses_with(new, delete_user_cb=new.__lt__)
         node.replace_all_uses_with(new)
         graph.erase_node(node)
 

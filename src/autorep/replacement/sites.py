@@ -26,7 +26,7 @@ KINDS = ("relu", "relu6", "silu")
 _MODULES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.SiLU: "silu"}
 _FUNCTIONS: dict[Callable[..., Any], tuple[str, bool]] = {
     F.relu: ("relu", False),
-    F.relu_: ("relu", True),  # type: ignore[attr-defined]  # defined by assignment in torch
+    F.relu_: ("relu", True),
     torch.relu: ("relu", False),
     torch.relu_: ("relu", True),
     F.relu6: ("relu6", False),
@@ -213,8 +213,8 @@ def trace_errors(tracer: SiteTracer, model: nn.Module) -> Iterator[None]:
         raise TraceError(
             f"torch.fx cannot follow the model in {owner}{_source_line(error)}: {error}. Ways out: rewrite that line so"
             " that no Python decision depends on a tensor's values; or leave that module alone with"
-            f" select=lambda name: not name.startswith({path!r}); or put autorep.replacement.ActivationSite modules where"
-            " the activations are, then nothing is traced"
+            f" select=lambda name: not name.startswith({path!r}); or put autorep.replacement.ActivationSite modules"
+            " where the activations are, then nothing is traced"
         ) from error
 
 
@@ -336,8 +336,8 @@ def _marked_sites(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[CallSite
     for name in names.values():
         if called.count(name) != 1:
             raise TraceError(
-                f"ActivationSite {name!r} was called {called.count(name)} times on the example input; each must be called"
-                " exactly once: use one ActivationSite per place"
+                f"ActivationSite {name!r} was called {called.count(name)} times on the example input; each must be"
+                " called exactly once: use one ActivationSite per place"
             )
     return found
 
