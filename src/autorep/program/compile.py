@@ -18,10 +18,11 @@ from autorep.program.fold import fold_affine
 from autorep.program.ir import Affine, Program
 from autorep.program.kinds import assign_kinds
 from autorep.program.plan import FRACTIONS, headroom, plan
-from autorep.program.ranges import calibrate
+from autorep.program.ranges import assume, calibrate
 from autorep.program.trace import Problem, trace
 
 Batches = Iterable[Any]
+Normalization = tuple[Sequence[float], Sequence[float]]  # mean and std per channel
 
 
 def compile_program(
@@ -30,7 +31,7 @@ def compile_program(
     *,
     name: str | None = None,
     class_names: Sequence[str] | None = None,
-    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+    normalize: Normalization | None = None,
     margin: float = 4.0,
     fractions: Sequence[int] = FRACTIONS,
     info: Mapping[str, Any] | None = None,
@@ -51,17 +52,7 @@ def compile_program(
     batches = list(_images(calibration_batches))
     if not batches:
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
-    first = torch.from_numpy(np.concatenate([batches[0], batches[0]])[:2])
-    draft, problems = _traced(model, first)
-    if problems:
-        lines = "\n  ".join(map(str, problems))
-        raise UnsupportedOpError(f"{len(problems)} operation(s) cannot be compiled:\n  {lines}")
-    draft.prune()
-    if normalize is not None:
-        _insert_normalization(draft, *normalize)
-    fold_affine(draft)
-    draft = assign_kinds(draft)
-    draft.parameters = {key: value.astype(np.float32) for key, value in draft.parameters.items()}
+    draft = _draft(model, torch.from_numpy(batches[0]), normalize)
     calibration = calibrate(draft, batches)
     ops = plan(draft, calibration, margin, fractions)
     facts = {
@@ -74,6 +65,30 @@ def compile_program(
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }
     return Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
+
+
+def sketch_program(model: nn.Module, example: torch.Tensor, largest: float = 16.0) -> Program:
+    """The Program of a model that was never trained: every layer is taken to reach |value| = `largest`.
+
+    Shapes, widths, rounds and bytes are those of a trained network of that range; the answers mean nothing.
+    """
+    draft = _draft(model, example, None)
+    return Program(tuple(plan(draft, assume(draft, largest), margin=4.0)), draft.parameters)
+
+
+def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | None) -> Draft:
+    """Traced, folded, with kinds; not planned yet."""
+    draft, problems = _traced(model, torch.cat([example, example])[:2])
+    if problems:
+        lines = "\n  ".join(map(str, problems))
+        raise UnsupportedOpError(f"{len(problems)} operation(s) cannot be compiled:\n  {lines}")
+    draft.prune()
+    if normalize is not None:
+        _insert_normalization(draft, *normalize)
+    fold_affine(draft)
+    draft = assign_kinds(draft)
+    draft.parameters = {key: value.astype(np.float32) for key, value in draft.parameters.items()}
+    return draft
 
 
 def check(model: nn.Module, example: torch.Tensor | None = None) -> list[Problem]:

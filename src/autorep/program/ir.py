@@ -151,7 +151,7 @@ class Activation(Op):
         open_bits: ring of opening A (the masked sum); |y| < 2**(open_bits - 2 - input frac).
         kept: sorted flat positions (channel, row, column) of one image that keep a comparison.
         knots, slopes: the piecewise-linear function is offset + Σ slopes[k]·relu(y − knots[k]); integers, knots with
-            kept_frac and slopes with frac − kept_frac fractional bits, offset with frac. ReLU is knots (0,), slopes (1,).
+            kept_frac and slopes with frac − kept_frac fractional bits, offset with frac. ReLU: knots (0,), slopes (1,).
         function: what the piecewise-linear function stands for; "sigmoid" lets `float` mode compute the true one.
         kept_frac: fractional bits of y where it is compared.
         window: n, bits of the comparison: exact for |y − knot| < 2**(window − kept_frac).

@@ -161,7 +161,8 @@ class _Importer:
             raise Unsupported(f"unexpected arguments: {error}") from error
 
     def _problem(self, node: fx.Node, advice: str) -> None:
-        self.problems.append(Problem(_path(node), self._operation(node), node.meta.get("source", "source line unknown"), advice))
+        source = node.meta.get("source", "source line unknown")
+        self.problems.append(Problem(_path(node), self._operation(node), source, advice))
 
     def _operation(self, node: fx.Node) -> str:
         if node.op == "call_module":

@@ -1,0 +1,186 @@
+"""The cost model: rounds, bytes, key material, multiplications and latency of a Program, before any run.
+
+Every number but the latency is exact: it comes from the plan that the parties and the dealer themselves follow.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from autorep.bench.worker import LINKS
+from autorep.errors import BudgetError
+from autorep.mpc.bundle import DIGEST_BYTES, HEADER_BYTES
+from autorep.mpc.plan import ComparisonName, items, multiplications, rounds
+from autorep.mpc.transport import FRAME_OVERHEAD
+from autorep.program.ir import Activation, MaxPool, Op, Program
+
+PARTIES = (0, 1)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one server is taken to compute per second, one AVX-512 core; only the latency estimate depends on it."""
+
+    multiplications: float = 12e9
+    comparisons: float = 4e6
+    elements: float = 50e6  # masked, packed, opened and unpacked
+    loopback_bytes: float = 1.5e9  # TLS on one machine
+
+
+ONE_CORE = Speed()
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One operation of one query.
+
+    Attributes:
+        online_bytes: sent by each party, frame headers included.
+        offline_bytes: correlated randomness from the dealer, to each party.
+        comparisons: DCF evaluations (kept ReLUs times knots, max-pool matches).
+    """
+
+    name: str
+    operation: str
+    shape: tuple[int, ...]
+    rounds: int
+    online_bytes: int
+    offline_bytes: tuple[int, int]
+    ring_multiplications: int
+    comparisons: int
+    opened: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All operations of one query of `batch` images."""
+
+    batch: int
+    comparison: ComparisonName
+    layers: tuple[LayerCost, ...]
+    input_bytes: int
+    model_bytes: int
+
+    @property
+    def rounds(self) -> int:
+        return sum(layer.rounds for layer in self.layers)
+
+    @property
+    def online_bytes_per_party(self) -> int:
+        return sum(layer.online_bytes for layer in self.layers)
+
+    def offline_bytes(self, party: int) -> int:
+        """One bundle on disk or on the dealer's link: header and digest included."""
+        return HEADER_BYTES + DIGEST_BYTES + sum(layer.offline_bytes[party] for layer in self.layers)
+
+    @property
+    def ring_multiplications(self) -> int:
+        return sum(layer.ring_multiplications for layer in self.layers)
+
+    @property
+    def comparisons(self) -> int:
+        return sum(layer.comparisons for layer in self.layers)
+
+    def latency(self, link: str, speed: Speed = ONE_CORE) -> dict[str, float]:
+        """Estimated seconds of one query on a named link: network, compute and both.
+
+        A round costs one one-way delay and the time its bytes take; computing and sending do not overlap.
+        """
+        chosen = LINKS[link]
+        rate = chosen.bytes_per_second or speed.loopback_bytes
+        network = self.rounds * chosen.one_way_delay + self.online_bytes_per_party / rate
+        compute = (
+            self.ring_multiplications / speed.multiplications
+            + self.comparisons / speed.comparisons
+            + sum(layer.opened for layer in self.layers) / speed.elements
+        )
+        return {"network_seconds": network, "compute_seconds": compute, "seconds": network + compute}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, totals first."""
+        offline = [self.offline_bytes(party) for party in PARTIES]
+        return {
+            "batch": self.batch,
+            "comparison": self.comparison,
+            "rounds": self.rounds,
+            "online_bytes_per_party": self.online_bytes_per_party,
+            "offline_bytes": sum(offline),
+            "offline_bytes_party0": offline[0],
+            "offline_bytes_party1": offline[1],
+            "input_bytes_per_party": self.input_bytes,
+            "model_bytes_per_party": self.model_bytes,
+            "ring_multiplications": self.ring_multiplications,
+            "comparisons": self.comparisons,
+            "latency": {name: self.latency(name) for name in LINKS},
+            "layers": [
+                {
+                    "name": layer.name,
+                    "operation": layer.operation,
+                    "shape": list(layer.shape),
+                    "rounds": layer.rounds,
+                    "online_bytes_per_party": layer.online_bytes,
+                    "offline_bytes": sum(layer.offline_bytes),
+                    "ring_multiplications": layer.ring_multiplications,
+                    "comparisons": layer.comparisons,
+                }
+                for layer in self.layers
+            ],
+        }
+
+
+def cost(program: Program, batch: int = 1, comparison: ComparisonName = "dcf") -> Cost:
+    """Count one query; the program's public part is enough."""
+    layers = []
+    for op in program.ops:
+        exchanged = list(rounds(op, batch, comparison))
+        needed = list(items(op, batch, comparison))
+        in_shape = program[op.inputs[0]].shape if op.inputs else op.shape
+        layers.append(
+            LayerCost(
+                op.name,
+                type(op).__name__,
+                op.shape,
+                len(exchanged),
+                sum(entry.bytes + FRAME_OVERHEAD for entry in exchanged),
+                (sum(item.bytes_to(0) for item in needed), sum(item.bytes_to(1) for item in needed)),
+                multiplications(op, in_shape, batch),
+                batch * _comparisons(op),
+                sum(part.count for entry in exchanged for part in entry.parts),
+            )
+        )
+    model = sum(8 * value.size for value in program.parameters.values())
+    return Cost(batch, comparison, tuple(layers), 8 * batch * program.input.size, model)
+
+
+def sketch(
+    network: str, image_size: int | None = None, relus: int | None = None, classes: int | None = None
+) -> Program:
+    """A network by name with random weights, planned for assumed ranges, keeping `relus` ReLUs spread evenly."""
+    import torch
+
+    from autorep import models
+    from autorep.bench.networks import KINDS, spread_
+    from autorep.program.compile import sketch_program
+    from autorep.replacement import replace_activations_
+
+    spec = models.spec(network)
+    size = image_size or spec.image_size
+    knows_size = "image_size" in inspect.signature(spec.build).parameters
+    model = models.create(network, classes, **({"image_size": size} if knows_size else {})).eval()
+    example = torch.zeros(2, spec.channels, size, size)
+    replacement = replace_activations_(model, example, kinds=KINDS)
+    if relus is not None:
+        if not 0 <= relus <= replacement.total:
+            raise BudgetError(f"{network} at {size}×{size} has {replacement.total:,} ReLUs; cannot keep {relus:,}")
+        spread_(replacement, relus)
+    return sketch_program(model, example)
+
+
+def _comparisons(op: Op) -> int:
+    if isinstance(op, Activation):
+        return op.kept_count * len(op.knots)
+    if isinstance(op, MaxPool):
+        return op.size * (op.kernel[0] * op.kernel[1] - 1)
+    return 0

@@ -1,0 +1,303 @@
+"""Commands around the Program: `autorep check`, `compile`, `compare`, `cost`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from autorep.cli.output import emit, megabytes, table
+from autorep.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from autorep.program.compare import Comparison
+    from autorep.program.ir import Program
+
+
+@dataclass(frozen=True)
+class Check:
+    """List every operation of a network that the compiler cannot translate; exit code 1 when there is one."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """Network name, saved model, zoo name, or FILE.py:FUNCTION that returns a torch module."""
+    input_shape: tuple[int, ...] = ()
+    """Channels, rows and columns of one input; default is the model's own."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep.program.compile import check
+
+        network, example = _network(self.model, self.input_shape)
+        problems = check(network, example)
+        text = f"{self.model}: every operation can be compiled"
+        if problems:
+            rows = [(p.path, p.operation, p.source, p.advice) for p in problems]
+            text = table(rows, ("module", "operation", "source", "use instead"))
+            text += f"\n{len(problems)} operation(s) cannot be compiled"
+        emit({"model": self.model, "problems": [asdict(problem) for problem in problems]}, text, self.json)
+        return 1 if problems else 0
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Compile a trained model to a fixed-point program and split it.
+
+    Writes OUT/program (the owner's copy, keep it), OUT/public (for everyone), OUT/party0 and OUT/party1 (one for each
+    server). The program takes pixels in [0, 1]; normalisation is folded into it.
+    """
+
+    model: Annotated[str, tyro.conf.Positional]
+    """Saved model (NAME.json, NAME.safetensors), run directory, or name from `autorep zoo`."""
+    out: Path
+    """Directory to write."""
+    data: str | None = None
+    """Data set for calibration; default is the one the model was trained on."""
+    data_path: Path | None = None
+    """Archive, folder or .npz file of the data set; not needed for digits."""
+    images: int = 512
+    """Training images to calibrate on."""
+    margin: float = 4.0
+    """Every layer must fit values this many times larger than calibration shows."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep import zoo
+        from autorep.program.compile import compile_program
+        from autorep.program.files import program_hash, save, split
+
+        saved = zoo.load(self.model)
+        pixels = _pixels(self.data or saved.info["data"], self.data_path, saved.input_shape[-1], self.images, "train")
+        program = compile_program(
+            saved.model,
+            [pixels[start : start + 64] for start in range(0, len(pixels), 64)],
+            name=Path(self.model).stem,
+            class_names=saved.info.get("classes"),
+            normalize=(saved.info["mean"], saved.info["std"]),
+            margin=self.margin,
+        )
+        save(program, self.out / "program")
+        split(program, self.out)
+        rows = [
+            (_short(row["layer"]), row["operation"], f"{row['largest']:.3g}", f"{row['limit']:.4g}", f"{row['bits']:.1f}",
+             f"{row['factor']:.1f}×", row["limited_by"])
+            for row in program.info["headroom"]
+        ]  # fmt: skip
+        head = ("layer", "operation", "largest", "fits", "headroom bits", "tolerates", "limit")
+        digest = program_hash(program)
+        text = "\n".join(
+            [
+                table(rows, head, "llrrrrl"),
+                f"{len(program.ops)} operations, {program.relu_count:,} kept, {program.input.frac} fractional bits",
+                f"program {digest[:16]}… in {self.out} (program/ stays with you; public/, party0/, party1/ go out)",
+            ]
+        )
+        result = {
+            "program_hash": digest,
+            "operations": len(program.ops),
+            "relus": program.relu_count,
+            "frac": program.input.frac,
+            "out": str(self.out),
+            "headroom": program.info["headroom"],
+        }
+        emit(result, text, self.json)
+        return 0
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Per-layer difference between two modes of a program; exit code 1 when a layer is beyond tolerance."""
+
+    program: Annotated[Path, tyro.conf.Positional]
+    """Directory that `autorep compile` wrote, or its program/ part."""
+    modes: tuple[Literal["float", "fixed", "secure"], Literal["float", "fixed", "secure"]] = ("float", "fixed")
+    """The two modes to compare."""
+    data: str = "digits"
+    """Data set to take test images from."""
+    data_path: Path | None = None
+    """Archive, folder or .npz file of the data set; not needed for digits."""
+    images: int = 4
+    """Test images to run."""
+    tolerance: float = 0.02
+    """Largest difference allowed, relative to the layer's largest value (at least 1)."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep.program.compare import compare
+
+        program = _load_program(self.program)
+        pixels = _pixels(self.data, self.data_path, program.input.shape[-1], self.images, "test")
+        compared = compare(program, pixels, *self.modes, tolerance=self.tolerance)
+        bad = compared.first_bad
+        result = {
+            "modes": list(self.modes),
+            "tolerance": self.tolerance,
+            "first_beyond_tolerance": bad.layer if bad else None,
+            "layers": [{**asdict(layer), "relative": layer.relative} for layer in compared.layers],
+        }
+        emit(result, _comparison_text(compared), self.json)
+        return 1 if bad else 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Rounds, bytes, key material and estimated latency of one private inference, before any training or run."""
+
+    model: str | None = None
+    """Network name; built with random weights, ReLUs kept evenly over the layers."""
+    program: Path | None = None
+    """Instead of a network: a compiled program's directory."""
+    image_size: int | None = None
+    """Side of the input images; default is the network's usual one."""
+    classes: int | None = None
+    """Number of classes; default is that of the network's usual data set."""
+    relus: int | None = None
+    """ReLUs to keep; default is all."""
+    batch: int = 1
+    """Images in one query."""
+    comparison: Literal["dcf", "bits"] = "dcf"
+    """How kept ReLUs are compared."""
+    link: Literal["loopback", "lan", "wan", "all"] = "all"
+    """Links to estimate the latency for: LAN is 1 GB/s and 0.1 ms round trip, WAN 100 Mb/s and 40 ms."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep.bench.cost import cost
+
+        counted = cost(self._program(), self.batch, self.comparison)
+        result = {"model": self.model or str(self.program), **counted.to_json()}
+        if self.link != "all":
+            result["latency"] = {self.link: result["latency"][self.link]}
+        emit(result, _cost_text(result), self.json)
+        return 0
+
+    def _program(self) -> Program:
+        if (self.model is None) == (self.program is None):
+            raise ConfigError("cost: give either --model NAME or --program DIRECTORY")
+        if self.program is not None:
+            return _load_program(self.program)
+        assert self.model is not None
+        from autorep.bench.cost import sketch
+
+        return sketch(self.model, self.image_size, self.relus, self.classes)
+
+
+def _network(name: str, input_shape: tuple[int, ...]) -> tuple[nn.Module, torch.Tensor]:
+    """A torch module and a zero input for it."""
+    import torch
+
+    from autorep import models, zoo
+
+    if ".py:" in name:
+        if not input_shape:
+            raise ConfigError(f"{name}: say what it takes, for example --input-shape 3 32 32")
+        return _from_file(name), torch.zeros(1, *input_shape)
+    if name in models.names():
+        spec = models.spec(name)
+        shape = input_shape or (spec.channels, spec.image_size, spec.image_size)
+        return models.create(name), torch.zeros(1, *shape)
+    saved = zoo.load(name)
+    return saved.model, torch.zeros(1, *(input_shape or saved.input_shape))
+
+
+def _from_file(reference: str) -> nn.Module:
+    """Call FUNCTION of FILE.py."""
+    import runpy
+
+    file, _, function = reference.rpartition(":")
+    try:
+        names = runpy.run_path(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    if not callable(names.get(function)):
+        raise ConfigError(f"{file}: has no function {function!r} that returns a torch module")
+    return names[function]()
+
+
+def _load_program(directory: Path) -> Program:
+    """The owner's copy, from its own directory or the one around it."""
+    from autorep.program.files import load
+
+    inside = directory / "program"
+    return load(inside if inside.is_dir() else directory)
+
+
+def _pixels(data: str, path: Path | None, size: int, count: int, part: Literal["train", "test"]) -> np.ndarray:
+    """The first images of a data set, as float32 pixels in [0, 1]."""
+    import torch
+
+    from autorep.data import load
+
+    images = getattr(load(data, path, size), part)
+    if count < 1:
+        raise ConfigError(f"--images {count}: give at least 1")
+    return images.take(torch.arange(min(count, len(images)))).float().div(255).numpy()
+
+
+def _comparison_text(compared: Comparison) -> str:
+    rows = [
+        (
+            _short(layer.layer),
+            layer.operation,
+            f"{layer.difference:.2e}",
+            f"{layer.largest:.3g}",
+            f"{layer.relative:.2e}",
+        )
+        for layer in compared.layers
+    ]
+    first, second = compared.modes
+    lines = [table(rows, ("layer", "operation", f"|{first} − {second}|", "largest", "relative"), "llrrr")]
+    bad = compared.first_bad
+    if bad is None:
+        lines.append(f"every layer is within {compared.tolerance:g}")
+    else:
+        lines.append(f"first layer beyond {compared.tolerance:g}: {bad.layer} ({bad.relative:.2e})")
+    return "\n".join(lines)
+
+
+def _cost_text(result: dict[str, Any]) -> str:
+    rows = [
+        (
+            _short(layer["name"]),
+            layer["operation"],
+            layer["rounds"],
+            f"{layer['online_bytes_per_party'] / 1e3:,.1f}",
+            f"{layer['offline_bytes'] / 1e3:,.1f}",
+            f"{layer['ring_multiplications'] / 1e6:,.1f}",
+            f"{layer['comparisons']:,}",
+        )
+        for layer in result["layers"]
+        if layer["rounds"] or layer["ring_multiplications"]
+    ]
+    head = ("layer", "operation", "rounds", "online kB", "offl. kB", "10⁶ mul.", "compares")
+    latency = [
+        (name, f"{row['seconds']:.3f} s", f"{row['network_seconds']:.3f} s", f"{row['compute_seconds']:.3f} s")
+        for name, row in result["latency"].items()
+    ]
+    return "\n".join(
+        [
+            table(rows, head, "llrrrrr"),
+            "",
+            f"rounds {result['rounds']}; each server sends {megabytes(result['online_bytes_per_party'])} online, "
+            f"{result['ring_multiplications'] / 1e6:,.0f} million ring multiplications, "
+            f"{result['comparisons']:,} comparisons",
+            f"prepared ahead: {megabytes(result['offline_bytes_party0'])} for server 0, "
+            f"{megabytes(result['offline_bytes_party1'])} for server 1",
+            "",
+            table(latency, ("estimate", "one query", "network", "compute"), "lrrr"),
+        ]
+    )
+
+
+def _short(name: str, width: int = 24) -> str:
+    """The end of a long dotted path, so that tables fit a terminal."""
+    return name if len(name) <= width else "…" + name[1 - width :]
