@@ -15,7 +15,7 @@ import numpy as np
 
 from autorep.errors import MaterialError
 from autorep.mpc import activation, linear, maxpool, product, requantize
-from autorep.mpc.bundle import BundleWriter, Header
+from autorep.mpc.bundle import DIGEST_BYTES, HEADER_BYTES, BundleWriter, Header
 from autorep.mpc.correlations import DealerTape
 from autorep.mpc.plan import ComparisonName, program_items
 from autorep.mpc.prg import fresh_seed, stream
@@ -72,9 +72,16 @@ class Dealer:
 
     def deal(self, batch: int = 1) -> Dealt:
         """Two bundles for one query of `batch` images, in memory."""
-        sinks = io.BytesIO(), io.BytesIO()
+        sizes = self.bundle_bytes(batch)
+        sinks = io.BytesIO(bytes(sizes[0])), io.BytesIO(bytes(sizes[1]))  # at their final size: growing would copy
         bundle_id = self.deal_to(sinks, batch)
         return Dealt(bundle_id, (sinks[0].getvalue(), sinks[1].getvalue()))
+
+    def bundle_bytes(self, batch: int = 1) -> tuple[int, int]:
+        """Sizes of the two parties' bundles."""
+        items = program_items(self.program, batch, self.comparison)
+        body0, body1 = (sum(item.bytes_to(party) for item in items) for party in (0, 1))
+        return body0 + HEADER_BYTES + DIGEST_BYTES, body1 + HEADER_BYTES + DIGEST_BYTES
 
     def deal_to(
         self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
@@ -86,10 +93,10 @@ class Dealer:
         if batch < 1:
             raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
         seeds, bundle_id = seeds or (fresh_seed(), fresh_seed()), secrets.token_bytes(16)
-        items = program_items(self.program, batch, self.comparison)
+        items, sizes = program_items(self.program, batch, self.comparison), self.bundle_bytes(batch)
         writers = []
         for party in (0, 1):
-            body = sum(item.bytes_to(party) for item in items)
+            body = sizes[party] - HEADER_BYTES - DIGEST_BYTES
             header = Header(
                 party, self.comparison, batch, bundle_id, self._hash, self.masks.mask_id, seeds[party], body
             )
