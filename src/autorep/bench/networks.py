@@ -51,7 +51,7 @@ def build_program(
     model.eval()
     replacement = replace_activations_(model, batches[0][:2], kinds=KINDS)
     if relus is not None and not 0 <= relus <= replacement.total:
-        raise BudgetError(f"{network} at {size}×{size} has {replacement.total} ReLUs; --relus {relus} is not among them")
+        raise BudgetError(f"{network} at {size}×{size} has 0 to {replacement.total} ReLUs to keep, not {relus}")
     replacement.calibrate_(model, batches)
     _flatten_(replacement)
     spread_(replacement, replacement.total if relus is None else relus, seed)

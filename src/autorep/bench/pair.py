@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -73,10 +74,8 @@ class Pair:
 
     def __exit__(self, *_: Any) -> None:
         for control in self._controls:
-            try:
+            with contextlib.suppress(OSError):  # that process ended already
                 channel.send(control, {"do": "stop"})
-            except OSError:
-                pass  # that process ended already
             control.close()
         for process in self._processes:
             try:
@@ -126,8 +125,12 @@ class Pair:
         started = time.perf_counter()
         bundles = self.dealer.deal(len(images)).bundles
         dealer_seconds = time.perf_counter() - started
-        for control, bundle in zip(self._controls, bundles):
-            channel.send(control, {"do": "prepare"}, bundle)
+        for party, (control, bundle) in enumerate(zip(self._controls, bundles)):
+            path = Path(self._folder.name) / f"bundle{party}"
+            path.write_bytes(bundle)
+            channel.send(control, {"do": "prepare", "path": str(path)})
+        offline_bytes = sum(map(len, bundles))
+        del bundles
         prepared = self._gather()[0]
         shares = share_input(self.program, images)
         started = time.perf_counter()
@@ -142,6 +145,6 @@ class Pair:
             seconds,
             dealer_seconds,
             max(message["seconds"] for message in prepared),
-            sum(map(len, bundles)),
+            offline_bytes,
             parties,
         )

@@ -2,16 +2,16 @@
 
 It never imports torch, links to the other party over TCP with TLS 1.3, and answers the benchmark's messages:
 
-    {"do": "start", …}     load the program and its shares, connect, open the weights
-    {"do": "prepare"} + bundle     turn a bundle into a prepared query
-    {"do": "run"} + share          one online pass; answers with this party's share of the logits
+    {"do": "start", …}              load the program and its shares, connect, open the weights
+    {"do": "prepare", "path": …}    turn a bundle, a file, into a prepared query
+    {"do": "run"} + share           one online pass; answers with this party's share of the logits
     {"do": "stop"}
 """
 
 from __future__ import annotations
 
+import mmap
 import os
-import resource
 import socket
 import sys
 import time
@@ -24,7 +24,7 @@ import numpy as np
 
 from autorep import _native
 from autorep.bench import channel
-from autorep.errors import AutorepError
+from autorep.errors import AutorepError, ConfigError
 from autorep.mpc import tls
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, Throttled, Transport, handshake
@@ -49,22 +49,23 @@ LINKS = {
 }
 
 
-def resident_bytes() -> int:
-    """Memory this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def memory_bytes(field: str) -> int:
+    """VmRSS (memory held now) or VmHWM (the most ever held) of this process.
 
-
-def peak_bytes() -> int:
-    """The most memory this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    `getrusage` would not do: its maximum includes the process that started this one.
+    """
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise ConfigError(f"/proc/self/status has no {field}; memory can only be measured on Linux")
 
 
 class Worker:
     """Answers one benchmark; `runtime` is the memory of Python and its libraries before anything is loaded."""
 
     def __init__(self, control: Connection) -> None:
-        self._control, self._runtime = control, resident_bytes()
+        self._control, self._runtime = control, memory_bytes("VmRSS")
 
     def serve(self) -> None:
         """Answer messages until told to stop."""
@@ -76,7 +77,7 @@ class Worker:
             if action == "start":
                 self._start(**message)
             elif action == "prepare":
-                self._prepare(blobs[0])
+                self._prepare(Path(message["path"]))
             elif action == "run":
                 self._run(blobs[0])
 
@@ -111,7 +112,11 @@ class Worker:
             raw, _ = listener.accept()
         return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
 
-    def _prepare(self, bundle: bytes) -> None:
+    def _prepare(self, path: Path) -> None:
+        """The bundle is mapped, not read, and its name removed, as the store does."""
+        with path.open("rb") as file:
+            bundle = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        path.unlink()
         started = time.perf_counter()
         self.query = self.party.prepare(bundle)
         channel.send(self._control, {"seconds": time.perf_counter() - started})
@@ -131,7 +136,7 @@ class Worker:
             "bytes": total.sent,
             "operations": self.query.seconds,
             "exchanges": moved,
-            "peak_bytes": peak_bytes(),
+            "peak_bytes": memory_bytes("VmHWM"),
             "runtime_bytes": self._runtime,
         }
         channel.send(self._control, result, np.ascontiguousarray(answer))
