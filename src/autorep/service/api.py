@@ -75,13 +75,14 @@ class Api:
             Route("/v1/programs", self.programs),
             Route("/v1/programs/{program}", self.program),
             Route(query, self.answer, methods=["POST"]),
+            Route(query, self.withdraw, methods=["DELETE"]),
             *(Route(f"/{path}", self.page) for path in _PAGE_FILES),
         ]
         origins = [url.rstrip("/") for url in (*self._settings.servers, *self._settings.origins)]
         cors = Middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
             expose_headers=list(_EXPOSED),
             max_age=600,
@@ -116,6 +117,16 @@ class Api:
             "Cache-Control": "no-store",
         }
         return Response(write_body(answer.share), media_type=CONTENT_TYPE, headers=headers)
+
+    async def withdraw(self, request: Request) -> Response:
+        """Give up one half of a query, because the other one was refused."""
+        try:
+            client = self._client(request)
+            session, query_id = self._address(request)
+        except QueryFailure as failure:
+            return _refusal(failure)
+        session.withdraw(client, query_id)
+        return Response(status_code=204)
 
     def _client(self, request: Request) -> str:
         """The name of the client whose token this is."""

@@ -10,6 +10,7 @@ two images.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import threading
 import time
@@ -100,7 +101,7 @@ class Client:
         self._patience, self._concurrency, self._wanted = patience, concurrency, program
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         verify = _context(ca)
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        limits = httpx.Limits(max_connections=2 * concurrency, max_keepalive_connections=concurrency)
         self._servers = [
             httpx.AsyncClient(base_url=url, headers=headers, verify=verify, timeout=timeout, limits=limits)
             for url in servers
@@ -222,15 +223,22 @@ class Client:
             return _prediction(logits, (first, second), description, top, time.perf_counter() - started, attempt)
 
     async def _ask(self, image: np.ndarray, description: Description) -> list[httpx.Response]:
-        """One query: a fresh id, fresh masks, both halves at once; when one is refused the other is withdrawn."""
+        """One query: a fresh id, fresh masks, both halves at once; when one is refused the other is withdrawn.
+
+        Withdrawing is a request of its own: a cancelled request would cost its connection.
+        """
         path = f"/v1/programs/{description.program}/queries/{new_query_id()}"
         bodies = split(image, description.input_frac)
         tasks = [asyncio.create_task(_post(server, path, body)) for server, body in zip(self._servers, bodies)]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        finished, unfinished = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        refusals = [error for task in finished if (error := task.exception()) is not None]
+        for task in unfinished:
+            await _withdraw(self._servers[tasks.index(task)], path)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        for refusal in (*refusals, *answers):
+            if isinstance(refusal, BaseException):
+                raise refusal
+        return [answer for answer in answers if isinstance(answer, httpx.Response)]
 
 
 class _Refused(Exception):
@@ -253,6 +261,11 @@ async def _post(server: httpx.AsyncClient, path: str, body: bytes) -> httpx.Resp
     retry_after = response.headers.get("retry-after", "0")
     seconds = float(retry_after) if retry_after.isdigit() else 0.0
     raise _Refused(response.status_code, f"{server.base_url}: {response.status_code}: {message}", seconds)
+
+
+async def _withdraw(server: httpx.AsyncClient, path: str) -> None:
+    with contextlib.suppress(httpx.HTTPError):  # then the half expires by itself
+        await server.delete(path)
 
 
 async def _get(server: httpx.AsyncClient, path: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class DealerService:
         if index == 0:
             self._lead(transport, pair)
         else:
-            self._follow(transport, pair)
+            self._follow(transport, pair, float(hello.get("alive_seconds", _ALIVE_SECONDS)))
 
     def _program(self, transport: Transport, name: str) -> Program:
         with self._lock:
@@ -147,14 +147,14 @@ class DealerService:
         except queue.Full:
             event("bundle thrown away", reason="party 1 does not take it", bundle=name)
 
-    def _follow(self, transport: Transport, pair: _Pair) -> None:
+    def _follow(self, transport: Transport, pair: _Pair, alive_seconds: float) -> None:
         """Party 1 receives what party 0 asked for."""
         me = pair.follower = object()
         _drain(pair.outbox)  # of an earlier connection; party 0 finds out and deletes its halves
         try:
             while not self.stopping.is_set() and pair.follower is me:
                 try:
-                    name, bundle = pair.outbox.get(timeout=_ALIVE_SECONDS)
+                    name, bundle = pair.outbox.get(timeout=min(alive_seconds, _ALIVE_SECONDS))
                 except queue.Empty:
                     send_message(transport, {"alive": True})
                     continue

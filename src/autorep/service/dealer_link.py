@@ -65,6 +65,7 @@ class DealerLink(threading.Thread):
                 "pair": self._pair,
                 "program": session.hash,
                 "comparison": session.settings.comparison,
+                "alive_seconds": session.settings.timeout / 4,
             },
         )
         if receive_message(transport).get("send_program"):

@@ -192,6 +192,7 @@ class Follower(Session):
                     self.call(self._resolve, query, QueryFailure(502, "the servers lost step; ask again"))
                 raise ProtocolError(f"party 0 asked for query {key} with a bundle that is not both here")
             self.running[key] = query
+            event("running", query=key, bundle=bundle_id)
             self._run(transport, query, *prepared)
 
     def _run(self, transport: Transport, query: Query, prepared: PreparedQuery, offline_bytes: int) -> None:

@@ -199,6 +199,7 @@ class Leader(Session):
 
     def _run(self, transport: Transport, job: _Job) -> Answer:
         assert self.party is not None
+        event("running", query=job.query.key, bundle=job.bundle_id)
         send_message(transport, {"query": job.query.key, "bundle": job.bundle_id})
         transport.ledger = Ledger()
         started = time.perf_counter()
@@ -280,7 +281,7 @@ class Leader(Session):
 
     def _abandoned(self, query: Query) -> None:
         if query.key in self.waiting:
-            self._drop(query.key, QueryFailure(499, "the client went away"))
+            self._drop(query.key, QueryFailure(424, "the client withdrew this query"))
 
     def _match(self, query: Query) -> None:
         if query.matched or query.key not in self.waiting:

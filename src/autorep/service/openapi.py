@@ -25,7 +25,11 @@ def document() -> dict[str, Any]:
             "/v1/deployment": {"get": _get("Which server this is", _object(party=_INTEGER, servers=_array(_STRING)))},
             "/v1/programs": {"get": _get("Programs served here", _object(programs=_array(_PROGRAM)))},
             "/v1/programs/{program}": {"parameters": [_PROGRAM_HASH], "get": _one_program()},
-            "/v1/programs/{program}/queries/{query}": {"parameters": [_PROGRAM_HASH, _QUERY], "post": _post()},
+            "/v1/programs/{program}/queries/{query}": {
+                "parameters": [_PROGRAM_HASH, _QUERY],
+                "post": _post(),
+                "delete": _delete(),
+            },
         },
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -127,5 +131,17 @@ def _post() -> dict[str, Any]:
         "returns when the other half has arrived at the other server and both have computed.",
         "security": [{"token": []}, {}],
         "requestBody": {"required": True, "content": binary},
+        "responses": responses,
+    }
+
+
+def _delete() -> dict[str, Any]:
+    responses: dict[str, Any] = {"204": {"description": "It will not be answered any more, unless it ran already"}}
+    for status, text in {400: "Malformed query id", 401: "Missing or unknown token", 404: "Not served here"}.items():
+        responses.update(_refused(status, text))
+    return {
+        "summary": "Withdraw one half of a query",
+        "description": "For a client whose other half was refused; it then asks anew, under a new id with new masks.",
+        "security": [{"token": []}, {}],
         "responses": responses,
     }

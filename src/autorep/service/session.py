@@ -176,6 +176,13 @@ class Session(ABC):
             if query.future.cancelled():
                 self._abandoned(query)
 
+    def withdraw(self, client: str, query_id: str) -> None:
+        """Give up one half that does not run yet, and refuse it should it still be on its way."""
+        key = f"{client}:{query_id}"
+        self._seen.add(key)
+        if (query := self.waiting.get(key)) is not None:
+            self._abandoned(query)
+
     def _admit(self) -> None:
         """Refuse at the door what could not be answered soon."""
         if self.problems:
