@@ -36,7 +36,7 @@ class Demo:
     """ReLUs to keep: a whole number, or a share of all when below 1."""
     images: int = 360
     """Test images to classify; there are 360."""
-    epochs: int = 24
+    epochs: int = 40
     """Passes over the training images for the baseline, and again for the replacement."""
     seed: int = 0
     """Of training; everything secret is random in any case."""
@@ -73,7 +73,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     dataset = data.load("digits")
 
     _say(1, "train an all-ReLU residual network on 1,437 digits")
-    baseline = training.TrainSettings(out=out / "baseline", learning_rate=0.05, **common)
+    baseline = training.TrainSettings(out=out / "baseline", learning_rate=0.1, **common)
     training.train_baseline(baseline)
 
     _say(2, f"replace ReLUs down to {settings.budget:g} and fine-tune")

@@ -11,7 +11,7 @@ import numpy as np
 from autorep.report.network_figures import (
     accuracy_stages,
     latency_by_layer,
-    margin_scatter,
+    logit_differences,
     relu_maps,
     relus_by_layer,
 )
@@ -95,8 +95,8 @@ def write_demo_page(
                 f"run: here by at most {checked['largest']:.4f}. Predictions agree on {checked['equal']} of "
                 f"{checked['images']} images, and must agree on the {checked['clear']} whose two best classes lie "
                 "further apart than rounding can bridge.",
-                margin_scatter(fixed, private, checked["error"]),
-                "Scatter plot of the lead of the best class in both modes; the dots lie on the diagonal.",
+                logit_differences(fixed, private, checked["error"]),
+                "Histogram of the differences between private and fixed-point logits, well inside the bounds.",
             ),
         ],
         footer="Written by `autorep demo`. No outside resource is loaded by this page.",

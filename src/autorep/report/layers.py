@@ -31,7 +31,7 @@ def kind(op: ir.Op) -> str:
     return WORDS.get(type(op).__name__, "other")
 
 
-def layer_seconds(program: ir.Program, image: np.ndarray, repeats: int = 5) -> list[tuple[str, str, float]]:
+def layer_seconds(program: ir.Program, image: np.ndarray, repeats: int = 15) -> list[tuple[str, str, float]]:
     """(name, kind, median seconds at party 0) of every operation, for a batch of one image."""
     dealer, shares = Dealer(program), share_parameters(program)
     parties = [Party(program, shares[i], i) for i in (0, 1)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorep.report.style import BLUE, GREY, HATCHES, INK, SERIES, WIDTH, new_figure, tidy
+from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def relus_by_layer(layers: Sequence[tuple[str, int, int]]) -> Figure:
 def relu_maps(masks: Mapping[str, np.ndarray]) -> Figure:
     """For every layer with rows and columns: the share of channels that keep their ReLU at each position."""
     maps = {name: mask.mean(axis=0) for name, mask in masks.items() if mask.ndim == 3}
-    columns = min(MAP_COLUMNS, len(maps))
+    columns = len(maps) if len(maps) <= MAP_COLUMNS + 1 else MAP_COLUMNS
     rows = math.ceil(len(maps) / columns)
     figure = new_figure(0.75 + 1.35 * rows, WIDTH)
     highest = max(max(float(share.max()) for share in maps.values()), 1e-9)
@@ -137,24 +137,16 @@ def latency_stack(bars: Sequence[tuple[str, Mapping[str, float]]], quoted: Seque
     return figure
 
 
-def margin_scatter(fixed: np.ndarray, private: np.ndarray, error: float) -> Figure:
-    """Lead of the best class over the second, in fixed point against private, one dot per image."""
-    figure = new_figure(3.2)
+def logit_differences(fixed: np.ndarray, private: np.ndarray, error: float) -> Figure:
+    """Histogram of private minus fixed-point logits, with the documented rounding error as bounds."""
+    figure = new_figure(2.7)
     axes = figure.subplots()
-    order = np.sort(fixed, axis=1)
-    best = fixed.argmax(axis=1)
-    lead = order[:, -1] - order[:, -2]
-    others = private.copy()
-    rows = np.arange(len(private))
-    others[rows, best] = -np.inf
-    private_lead = private[rows, best] - others.max(axis=1)
-    axes.axhspan(-error, error, color="#f3e3c3", zorder=0)
-    axes.axline((0, 0), slope=1, color=GREY, linewidth=0.8, linestyle="--")
-    axes.scatter(lead, private_lead, s=14, color=BLUE, edgecolor="white", linewidth=0.4, zorder=3)
-    axes.scatter([], [], marker="s", s=60, color="#f3e3c3", label=f"within the rounding error ({error:.3g})")
-    axes.plot([], [], color=GREY, linestyle="--", linewidth=0.8, label="equal")
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
-    tidy(axes, "lead of the best class, fixed point", "the same, private", grid="both")
+    axes.hist((private - fixed).ravel(), bins=np.linspace(-error, error, 81).tolist(), color=BLUE)
+    for bound in (-error, error):
+        axes.axvline(bound, color=RED, linestyle="--", linewidth=1.2)
+    axes.text(error, axes.get_ylim()[1], f"rounding error\n±{error:.4f} ", ha="right", va="top", size=8.5, color=INK)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    tidy(axes, "private minus fixed-point logit", "logits")
     return figure
 
 

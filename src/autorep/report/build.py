@@ -1,0 +1,255 @@
+"""The report: which sections the sources allow, in the order a reader wants them. Read this file first.
+
+Each `_..._sections` function looks for what it can draw and returns nothing when the sources do not have it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from autorep.errors import DataError
+from autorep.report.collect import Sources, TrainingRun, collect, differing
+from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections
+from autorep.report.frontier_figures import Series, frontier, grouped_bars
+from autorep.report.network_figures import relu_maps, relus_by_layer, training_curves
+from autorep.report.page import Page, Section, Table
+from autorep.report.published import PUBLISHED
+
+ABLATIONS = {
+    "degree": ("Degree of the polynomials", "1st against 2nd order, everything else equal."),
+    "hysteresis": ("Hysteresis", "Half-width of the band in which a mask does not flip, everything else equal."),
+    "penalty_weight": ("Penalty", "Weight of the paper's budget penalty, everything else equal."),
+    "recipe": ("Recipe", "The default recipe against the paper's own, at equal epochs and budget."),
+}
+DATA_NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny-imagenet": "Tiny-ImageNet",
+    "imagenet": "ImageNet",
+    "digits": "digits",
+}
+MOST_DETAILED = 3  # finished runs whose layers are drawn
+
+
+def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Write the page to `out` and its figures beside it; returns what was used and written."""
+    sources = collect(paths)
+    makers: tuple[Callable[[Sources], list[Section]], ...] = (
+        _frontier_sections,
+        _latency_frontier_sections,
+        breakdown_sections,
+        peers_sections,
+        _layer_sections,
+        _ablation_sections,
+        _training_sections,
+        growth_sections,
+    )
+    sections = [section for make in makers for section in make(sources)]
+    if not sections:
+        raise DataError("the given runs and results hold nothing to draw yet (no finished epoch, no benchmark)")
+    page = Page(
+        title="AutoReP report",
+        lead=(
+            f"From {len(sources.runs)} training runs and {len(sources.records)} recorded benchmarks. Hollow markers "
+            "and dashed outlines are quoted from publications; everything else was measured."
+        ),
+        sections=sections,
+        footer=_origin(sources),
+    )
+    written = page.write(out)
+    return {
+        "report": str(out),
+        "figures": [str(path) for path in written[1:]],
+        "sections": [section.name for section in sections],
+        "runs": [run.name for run in sources.runs],
+        "results": [record.name for record in sources.records],
+    }
+
+
+def _finished(sources: Sources) -> list[TrainingRun]:
+    return [run for run in sources.runs if run.is_replacement and "test_accuracy" in run.result]
+
+
+def _frontier_sections(sources: Sources) -> list[Section]:
+    """Accuracy against ReLUs, one figure per data set."""
+    by_data: dict[str, list[TrainingRun]] = defaultdict(list)
+    for run in _finished(sources):
+        by_data[run.settings.get("data", "unknown")].append(run)
+    sections = []
+    for data in (*by_data, *(("cifar100",) if "cifar100" not in by_data else ())):
+        ours: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for run in by_data.get(data, []):
+            label = f"ours: {run.settings.get('model')}, {run.settings.get('recipe')}"
+            ours[label].append((run.result["relus"], run.result["test_accuracy"]))
+            if "teacher_test_accuracy" in run.result:
+                whole = (run.result["relus_total"], run.result["teacher_test_accuracy"])
+                network = f"ours: {run.settings.get('model')}, all ReLU"
+                if whole not in ours[network]:
+                    ours[network].append(whole)
+        series = [Series(label, points, ours=True) for label, points in ours.items()]
+        quoted: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for point in PUBLISHED:
+            if point.data == data and point.accuracy is not None:
+                method = point.method.replace(" (paper)", "")
+                quoted[f"{method}, {point.network}"].append((point.relus, point.accuracy))
+        series += [Series(label, points) for label, points in quoted.items()]
+        rows = [(one.name, f"{x:,.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
+        name = DATA_NAMES.get(data, data)
+        sections.append(
+            Section(
+                f"frontier-{data}",
+                f"Accuracy against ReLUs: {name}",
+                "Up and to the left is better. Networks differ in size, so compare a network with its own all-ReLU "
+                "accuracy. Hollow markers are quoted from the paper's tables, not measured here."
+                + ("" if ours else " No run of ours on this data set is among the sources."),
+                frontier(series, "ReLUs kept", relus=True),
+                "; ".join(f"{label}: {y} % at {x} ReLUs" for label, x, y in rows),
+                Table(("method and network", "ReLUs", "accuracy, %"), rows, (False, True, True)),
+                folded=True,
+            )
+        )
+    return sections
+
+
+def _latency_frontier_sections(sources: Sources) -> list[Section]:
+    """The paper's accuracy at the paper's latency, and at ours for the same network and budget."""
+    measured = {
+        (row["network"], row["image_size"], row["relus"]): row["online_seconds"]
+        for row in sources.results_with("network", "image_size", "relus", "online_seconds")
+        if row.get("link") == "loopback" and row.get("batch") == 1 and row.get("threads") == 1
+    }
+    chosen = [point for point in PUBLISHED if (point.network, point.data) == ("resnet18", "cifar100")]
+    quoted = [(1000 * p.seconds, p.accuracy) for p in chosen if p.seconds is not None and p.accuracy is not None]
+    ours = [
+        (1000 * measured[(p.network, 32, p.relus)], p.accuracy)
+        for p in chosen
+        if p.accuracy is not None and p.seconds is not None and (p.network, 32, p.relus) in measured
+    ]
+    if not ours:
+        return []
+    series = [Series("our engine, 2 CPU cores", ours, ours=True), Series("the paper, 2 GPUs (quoted)", quoted)]
+    rows = [(one.name, f"{x:.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
+    return [
+        Section(
+            "frontier-latency",
+            "Accuracy against latency: ResNet-18, CIFAR-100",
+            "The same network and budgets twice: online latency measured here (two processes, TLS on loopback, one "
+            "core each), and the latency the paper states for two GPUs. Accuracies are the paper's in both.",
+            frontier(series, "online latency, ms", relus=False),
+            "; ".join(f"{label}: {y} % at {x} ms" for label, x, y in rows),
+            Table(("engine", "ms", "accuracy, %"), rows, (False, True, True)),
+            folded=True,
+        )
+    ]
+
+
+def _layer_sections(sources: Sources) -> list[Section]:
+    """Where the ReLUs remain, in the finished models with the most detail."""
+    sections = []
+    for run in [run for run in _finished(sources) if run.layers][:MOST_DETAILED]:
+        layers = [(row["name"], int(row["kept"]), int(row["relus"])) for row in run.layers]
+        kept, total = sum(row[1] for row in layers), sum(row[2] for row in layers)
+        title = f"{run.settings.get('model', run.name)}, {kept:,} of {total:,} ReLUs"
+        sections.append(
+            Section(
+                f"layers-{run.name}",
+                f"Where the ReLUs remain: {title}",
+                f"Run {run.name}: kept and replaced ReLUs of every layer, in the order of execution.",
+                relus_by_layer(layers),
+                "; ".join(f"{name}: {count} of {whole}" for name, count, whole in layers),
+                Table(("layer", "kept", "all"), layers, (False, True, True)),
+                folded=True,
+            )
+        )
+        if masks := {name: mask for name, mask in run.masks().items() if mask.ndim == 3}:
+            sections.append(
+                Section(
+                    f"maps-{run.name}",
+                    f"The same as maps: {title}",
+                    "Rows and columns as in the image; bright places keep their ReLU in more channels.",
+                    relu_maps(masks),
+                    "Heat maps of the share of channels that keep their ReLU, one per layer.",
+                )
+            )
+    return sections
+
+
+def _ablation_sections(sources: Sources) -> list[Section]:
+    """Runs that differ in one setting only (or, for recipes, in what the recipe fills in)."""
+    runs = _finished(sources)
+    sections = []
+    for key, (title, text) in ABLATIONS.items():
+        groups: dict[tuple[str, int], dict[str, float]] = {}
+        for run in runs:
+            equals = [other for other in runs if _same_but(run, other, key)]
+            if len(equals) > 1:
+                place = (str(run.settings.get("model")), int(run.result["relus"]))
+                groups.setdefault(place, {})[f"{key} {run.settings.get(key)}"] = run.result["test_accuracy"]
+        if groups:
+            bars = [(f"{model}\n{relus:,} ReLUs", values) for (model, relus), values in sorted(groups.items())]
+            rows = [
+                (model, f"{relus:,}", variant, f"{value:.2f}")
+                for (model, relus), values in sorted(groups.items())
+                for variant, value in values.items()
+            ]
+            sections.append(
+                Section(
+                    f"ablation-{key.replace('_', '-')}",
+                    title,
+                    text,
+                    grouped_bars(bars, "test accuracy, %"),
+                    "; ".join(f"{row[0]}, {row[1]} ReLUs, {row[2]}: {row[3]} %" for row in rows),
+                    Table(("network", "ReLUs", "variant", "accuracy, %"), rows, (False, True, False, True)),
+                    folded=True,
+                )
+            )
+    return sections
+
+
+def _same_but(run: TrainingRun, other: TrainingRun, key: str) -> bool:
+    if key == "recipe":
+        same = ("model", "data", "epochs", "budget", "degree")
+        return all(run.settings.get(name) == other.settings.get(name) for name in same)
+    return run is other or differing([run, other]) == [key]
+
+
+def _training_sections(sources: Sources) -> list[Section]:
+    """Count, accuracy and flips by epoch, one figure per network and data set."""
+    groups: dict[tuple[str, str], list[TrainingRun]] = defaultdict(list)
+    for run in sources.runs:
+        if run.epochs and run.is_replacement:
+            groups[(str(run.settings.get("model")), str(run.settings.get("data")))].append(run)
+    sections = []
+    for (model, data), runs in groups.items():
+        lines = [(_run_label(run), run.epochs) for run in runs]
+        sections.append(
+            Section(
+                f"training-{model}-{data}",
+                f"Training: {model} on {DATA_NAMES.get(data, data)}",
+                "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch.",
+                training_curves(lines),
+                "Line plots by epoch of ReLU count, held-out accuracy and mask flips.",
+            )
+        )
+    return sections
+
+
+def _run_label(run: TrainingRun) -> str:
+    budget = run.settings.get("budget", 0)
+    kept = f"{100 * budget:g} %" if budget < 1 else f"{budget:,.0f}"
+    return f"{run.settings.get('recipe', run.name)}, {kept}"
+
+
+def _origin(sources: Sources) -> str:
+    """Machines and commits the benchmarks come from."""
+    origins = dict.fromkeys(
+        f"{record.provenance['machine'].get('processor', '?')}, {record.provenance['machine'].get('cores', '?')} cores"
+        for record in sources.records
+        if isinstance(record.provenance.get("machine"), dict)
+    )
+    dates = sorted(str(r.provenance["date"])[:10] for r in sources.records if "date" in r.provenance)
+    where = f"Measured on {'; '.join(origins)}" if origins else "Written by `autorep report`"
+    return f"{where}{f', {dates[0]} to {dates[-1]}' if dates else ''}. No outside resource is loaded by this page."

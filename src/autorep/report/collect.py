@@ -1,0 +1,163 @@
+"""What a report is made from: run directories and recorded benchmark results, found under any set of paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autorep.errors import CheckpointError, DataError
+
+# Settings that do not make two runs different experiments.
+_INCIDENTAL = {"out", "resume", "data_path", "weights", "threads", "checkpoint_every", "tensorboard", "plots", "device"}
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """One run directory of `autorep train` or `autorep replace`, or its log alone.
+
+    Attributes:
+        settings: resolved, as the run saved them.
+        epochs, stages: its log's records of those kinds; result: the last one, empty while the run goes on.
+        layers: kept and all ReLUs by layer, when the finished model is there.
+        directory: where it lies.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    stages: list[dict[str, Any]]
+    result: dict[str, Any]
+    layers: list[dict[str, Any]]
+    directory: Path
+
+    @property
+    def is_replacement(self) -> bool:
+        return "relus" in self.result or any("relus" in epoch for epoch in self.epochs)
+
+    def masks(self) -> dict[str, np.ndarray]:
+        """Layer -> boolean array (channels, rows, columns) of the kept ReLUs; empty without a finished model."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = self.directory / "model.safetensors"
+        if not path.exists() or not self.layers:
+            return {}
+        try:
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
+        masks = {}
+        for layer in self.layers:
+            bits = np.unpackbits(tensors[f"{layer['name']}.mask"], bitorder="little")
+            masks[layer["name"]] = bits[: layer["relus"]].reshape(layer["shape"]).astype(bool)
+        return masks
+
+
+@dataclass(frozen=True)
+class Record:
+    """One file of recorded results: its provenance and its figures."""
+
+    name: str
+    provenance: dict[str, Any]
+    result: Any
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything found, in the order of its paths."""
+
+    runs: list[TrainingRun] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+
+    def results_with(self, *keys: str) -> list[dict[str, Any]]:
+        """Every recorded figure, however deeply nested, that has all these keys."""
+        return [found for record in self.records for found in _walk(record.result) if all(k in found for k in keys)]
+
+    def of_kind(self, name: str) -> list[Record]:
+        """Records whose name begins so."""
+        return [record for record in self.records if record.name.startswith(name)]
+
+
+def collect(paths: Sequence[Path]) -> Sources:
+    """Read run directories, result files, and directories that hold such; anything else is refused by name."""
+    sources = Sources()
+    for path in paths:
+        before = len(sources.runs) + len(sources.records)
+        if not path.exists():
+            raise DataError(f"{path}: no such file or directory; give run directories or recorded results")
+        _collect(path, sources)
+        if len(sources.runs) + len(sources.records) == before:
+            raise DataError(f"{path}: neither a run (log.jsonl) nor a recorded result (JSON with a `result`) is here")
+    return sources
+
+
+def _collect(path: Path, sources: Sources) -> None:
+    if path.is_file() and path.suffix == ".json":
+        document = _read_json(path)
+        if isinstance(document, dict) and "result" in document and "format" not in document:
+            known = {key: value for key, value in document.items() if key not in ("name", "result")}
+            sources.records.append(Record(str(document.get("name", path.stem)), known, document["result"]))
+    elif path.is_file() and path.suffix == ".jsonl":
+        sources.runs.append(_read_run(path.parent, path))
+    elif path.is_dir() and (path / "log.jsonl").exists():
+        sources.runs.append(_read_run(path, path / "log.jsonl"))
+    elif path.is_dir():
+        for entry in sorted(path.iterdir()):
+            if entry.is_dir() or entry.suffix in (".json", ".jsonl"):
+                _collect(entry, sources)
+
+
+def _read_run(directory: Path, log: Path) -> TrainingRun:
+    entries = []
+    for line in log.read_text(encoding="utf-8").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # cut short by a crash
+    own = log.stem == "log"
+    name = directory.name if own else log.stem
+    settings = directory / ("settings.json" if own else f"{log.stem}.settings.json")
+    model = directory / ("model.json" if own else f"{log.stem}.json")
+    description = _read_json(model) if model.exists() else {}
+    result: dict[str, Any] = {}
+    for entry in entries:
+        if entry.get("event") == "result":
+            result = entry
+    return TrainingRun(
+        name,
+        _read_json(settings) if settings.exists() else {},
+        [entry for entry in entries if entry.get("event") == "epoch"],
+        [entry for entry in entries if entry.get("event") == "stages"],
+        result,
+        description.get("layers", []),
+        directory,
+    )
+
+
+def differing(runs: Iterable[TrainingRun]) -> list[str]:
+    """Settings in which these runs differ, incidental ones aside."""
+    runs = list(runs)
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _INCIDENTAL)
+    return [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
+
+
+def _walk(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from _walk(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _walk(inner)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not valid JSON ({error})") from None

@@ -1,0 +1,81 @@
+"""Made-up runs and benchmark results in the formats that training and benchmarks write, for the report's tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+LAYERS = (("relu", (4, 8, 8), 60), ("layer1.0.relu1", (4, 8, 8), 20), ("layer2.0.relu1", (8, 4, 4), 3))
+
+
+def write_run(folder: Path, name: str, accuracy: float = 90.0, finished: bool = True, **settings: Any) -> Path:
+    """A replacement run of five epochs; `settings` override the defaults."""
+    directory = folder / name
+    directory.mkdir(parents=True)
+    chosen = {"model": "resnet20", "data": "cifar10", "recipe": "autorep", "budget": 0.03, "epochs": 5, "degree": 2,
+              "hysteresis": 0.003, "out": str(directory), **settings}  # fmt: skip
+    (directory / "settings.json").write_text(json.dumps(chosen))
+    kept = sum(count for _, _, count in LAYERS)
+    total = sum(int(np.prod(shape)) for _, shape, _ in LAYERS)
+    entries: list[dict[str, Any]] = [{"event": "stages", "step": 0, "baseline": 92.5, "calibrated": 20.0}]
+    for epoch in range(1, 6):
+        relus = max(kept, round(total * (1 - epoch / 4) ** 3))
+        entries.append({"event": "epoch", "epoch": epoch, "held_out_accuracy": accuracy - 10 / epoch, "relus": relus,
+                        "flips": 400 // epoch**2, "train_accuracy": 80.0, "seconds": 1.0})  # fmt: skip
+    if finished:
+        entries.append({"event": "result", "test_accuracy": accuracy, "teacher_test_accuracy": 92.6, "relus": kept,
+                        "relus_total": total})  # fmt: skip
+        _write_model(directory)
+    (directory / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return directory
+
+
+def _write_model(directory: Path) -> None:
+    tensors, rows = {}, []
+    generator = np.random.default_rng(0)
+    for name, shape, count in LAYERS:
+        mask = np.zeros(int(np.prod(shape)), np.uint8)
+        mask[generator.permutation(mask.size)[:count]] = 1
+        tensors[f"{name}.mask"] = np.packbits(mask, bitorder="little")
+        rows.append({"name": name, "relus": mask.size, "kept": count, "channels": shape[0], "shape": list(shape)})
+    save_file(tensors, directory / "model.safetensors")
+    (directory / "model.json").write_text(json.dumps({"format": 1, "layers": rows}))
+
+
+def write_record(folder: Path, name: str, result: Any) -> Path:
+    """A recorded benchmark result with its provenance."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    document = {"name": name, "date": "2026-01-02T03:04:05+00:00", "command": "autorep bench pi", "commit": "c0ffee",
+                "machine": {"processor": "Sample CPU", "cores": 2}, "versions": {}, "result": result}  # fmt: skip
+    path.write_text(json.dumps(document))
+    return path
+
+
+def inference(relus: int, seconds: float, **more: Any) -> dict[str, Any]:
+    """What `autorep bench pi` records, as far as the report reads it."""
+    operations = {"Conv": 0.5 * seconds, "Activation": 0.2 * seconds, "exchanges": 0.2 * seconds, "Add": 0.02 * seconds}
+    return {"network": "resnet18", "image_size": 32, "relus": relus, "online_seconds": seconds, "rounds": 34,
+            "online_bytes_per_party": 7_100_000, "offline_bytes": 40_000_000 + 1308 * relus, "dealer_seconds": 0.3,
+            "offline_seconds": 0.5, "operations": operations, "link": "loopback", "batch": 1, "threads": 1,
+            "layers": [], **more}  # fmt: skip
+
+
+def write_everything(folder: Path) -> Path:
+    """One of each: runs that differ in recipe and degree, inference, peers."""
+    write_run(folder / "runs", "default-3", 90.4)
+    write_run(folder / "runs", "faithful-3", 87.9, recipe="faithful")
+    write_run(folder / "runs", "first-order-3", 89.1, degree=1)
+    write_run(folder / "runs", "unfinished", finished=False, hysteresis=0.0)
+    results = folder / "results"
+    write_record(
+        results, "pi", {"rows": [inference(r, s) for r, s in ((12_900, 0.08), (50_000, 0.09), (491_520, 0.3))]}
+    )
+    peers = [("autorep", "all relu", 0.3), ("crypten", "all relu", 1.8), ("autorep", "12,900 relus", 0.08)]
+    rows = [{"system": s, "variant": v, "seconds": t, "bytes_per_party": 7e6, "rounds": 34} for s, v, t in peers]
+    write_record(results, "peers", {"rows": rows})
+    return folder
