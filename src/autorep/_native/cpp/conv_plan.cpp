@@ -6,17 +6,30 @@
 #include <new>
 #include <stdexcept>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "bindings.h"
 
 namespace autorep {
 namespace {
 
-constexpr size_t kAlignment = 64;
+// Large pages where the system has them: a weight of megabytes is read end to end, and the processor's
+// prefetchers stop at every page.
+constexpr size_t kAlignment = size_t(1) << 21, kSmallAlignment = 64;
 
 u64* aligned_words(i64 words) {
-    return static_cast<u64*>(::operator new(static_cast<size_t>(words) * 8, std::align_val_t(kAlignment)));
+    const size_t bytes = static_cast<size_t>(words) * 8;
+    const size_t alignment = bytes >= kAlignment ? kAlignment : kSmallAlignment;
+    void* data = std::aligned_alloc(alignment, round_up(static_cast<i64>(bytes), static_cast<i64>(alignment)));
+    if (!data) throw std::bad_alloc();
+#if defined(__linux__)
+    if (bytes >= kAlignment) madvise(data, bytes, MADV_HUGEPAGE);
+#endif
+    return static_cast<u64*>(data);
 }
-void free_words(u64* p) { ::operator delete(p, std::align_val_t(kAlignment)); }
+void free_words(u64* p) { std::free(p); }
 
 // Multiplicative inverse of 9 modulo 2^64, and the integer matrices 24 G of F(4,3) and 2 G of F(2,3).
 constexpr u64 kInverseOf9 = 0x8E38E38E38E38E39ull;
@@ -24,11 +37,16 @@ static_assert(kInverseOf9 * 9 == 1, "inverse of 9 in the ring");
 constexpr int kFilter4[6][3] = {{6, 0, 0}, {-4, -4, -4}, {-4, 4, -4}, {1, 2, 4}, {1, -2, 4}, {0, 0, 24}};
 constexpr int kFilter2[4][3] = {{2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {0, 0, 2}};
 
-// Cost model, in units of one vector multiply-add of eight words on one core: what a plan reads, multiplies and
-// transforms for a batch of one. Constants come from `autorep bench kernels`.
-constexpr double kWordFromMemory = 1.2;     // reading one packed weight word beyond the caches
-constexpr double kTransformed = 1.0;        // per word of a tile's positions, both transforms
-constexpr i64 kCachedWords = 1 << 17;       // packed weights that stay in the L2 cache
+// Cost model, in units of eight 52-bit multiply-adds by AVX-512 on one core: what a plan reads, multiplies and
+// transforms for a batch of one.
+constexpr double kWordFromMemory = 2.6;  // reading one packed weight word from beyond the L2 cache
+constexpr double kTransformed = 20.0;    // moving eight channels of one position through a transform
+constexpr i64 kCachedWords = 1 << 17;    // packed weights that stay in the L2 cache
+
+double multiply_add_cost(int bits) {
+    if (simd_level() == Simd::avx512) return bits <= 52 ? 1.0 : 4.0;
+    return simd_level() == Simd::avx2 ? 8.0 : 13.0;
+}
 
 }  // namespace
 
@@ -91,11 +109,10 @@ void ConvPlan::choose(const std::string& wanted) {
         const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
         const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
         const i64 weights = positions * shape_.channels * shape_.outputs;
-        const double step = bits_ + (side == 4 ? 6 : side == 2 ? 2 : 0) <= 52 ? 1.0 : 3.0;
+        const double step = multiply_add_cost(bits_ + (side == 4 ? 6 : side == 2 ? 2 : 0));
         const double multiply = step * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
-        const double transform =
-            side ? kTransformed * static_cast<double>(positions * pixels) * static_cast<double>(shape_.channels + shape_.outputs) / kLane
-                 : 0.0;
+        const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * positions * pixels;
+        const double transform = side ? kTransformed * static_cast<double>(moved) : 0.0;
         const double memory = weights > kCachedWords ? kWordFromMemory * static_cast<double>(weights) : 0.0;
         return std::max(multiply, memory) + transform;
     };

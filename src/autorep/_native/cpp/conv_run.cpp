@@ -54,6 +54,7 @@ const u64* ConvPlan::pad_images(const ConvKernels& kernels, const u64* x, i64 ba
         for (i64 line = begin; line < end; ++line) {
             const i64 image = line / height, y = line % height - s.pad_h;
             u64* to = images + line * row_words;
+            if (s.kernel_h == 1 && line % height % s.stride_h != 0) continue;  // a row that no output reads
             if (y < 0 || y >= s.height) {
                 std::fill(to, to + row_words, u64(0));
                 continue;
@@ -208,16 +209,20 @@ void ConvPlan::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch,
             }
         });
         parallel_ranges(rows, 1, [&](i64 begin, i64 end) {
-            u64* sums = scratch(Scratch::sums, side * s.out_w() * row_lanes_);
+            // Eight channels of a row of tiles at a time: they stay in the L1 cache between the two steps.
+            u64* sums = scratch(Scratch::sums, side * s.out_w() * kLane);
             for (i64 row = begin; row < end; ++row) {
                 const i64 image = (first + row) / tiles_h, y = (first + row) % tiles_h * side;
                 const i64 height_here = std::min(side, s.out_h() - y);
-                for (i64 t = 0; t < tiles_w; ++t)
-                    kernels.tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_, out_stride,
-                                     row_lanes_, sums + t * side * row_lanes_, s.out_w() * row_lanes_, row_lanes_,
-                                     height_here, std::min(side, s.out_w() - t * side));
-                kernels.to_planes(sums, row_lanes_, s.outputs, height_here * s.out_w(),
-                                  out + image * s.outputs * s.out_pixels() + y * s.out_w(), s.out_pixels());
+                for (i64 lane = 0; lane < s.outputs; lane += kLane) {
+                    for (i64 t = 0; t < tiles_w; ++t)
+                        kernels.tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
+                                         out_stride, kLane, sums + t * side * kLane, s.out_w() * kLane, kLane,
+                                         height_here, std::min(side, s.out_w() - t * side));
+                    kernels.to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
+                                      out + (image * s.outputs + lane) * s.out_pixels() + y * s.out_w(),
+                                      s.out_pixels());
+                }
             }
         });
     }
