@@ -7,11 +7,12 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from autorep import data
 from autorep.data.augment import crop_flip, draw_shifts, epoch_order, generator
 from autorep.errors import ConfigError, DataError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def pixels(count: int, seed: int = 0) -> np.ndarray:
@@ -187,7 +188,9 @@ def test_held_out_images_are_apart_and_the_same_for_a_seed():
 def test_crop_flip_equals_a_loop_over_images(count, pad, seed):
     images = torch.randint(1, 256, (count, 2, 4, 6), dtype=torch.uint8, generator=generator("images", seed))
     top, left, mirrored = draw_shifts(count, pad, generator("shifts", seed))
-    for got, image, row, column, mirror in zip(crop_flip(images, pad, top, left, mirrored), images, top, left, mirrored):
+    for got, image, row, column, mirror in zip(
+        crop_flip(images, pad, top, left, mirrored), images, top, left, mirrored
+    ):
         wide = torch.nn.functional.pad(image, (pad, pad, pad, pad))[:, row : row + 4, column : column + 6]
         assert torch.equal(got, wide.flip(2) if mirror else wide)
 
@@ -206,7 +209,9 @@ def test_digits_are_never_mirrored():
     digits = data.load("digits")
     index = torch.arange(64)
     plain = digits.train.take(index)
-    shifted = [torch.nn.functional.pad(plain, (1, 1, 1, 1))[..., r : r + 8, c : c + 8] for r in range(3) for c in range(3)]
+    shifted = [
+        torch.nn.functional.pad(plain, (1, 1, 1, 1))[..., r : r + 8, c : c + 8] for r in range(3) for c in range(3)
+    ]
     batch, _ = data.training_batch(digits, index, (1, 1), slice(0, 64))
     candidates = torch.stack([data.normalise(s, digits) for s in shifted])
     assert (candidates == batch).flatten(2).all(2).any(0).all()

@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.fx
-from autorep import models
-from autorep.errors import CheckpointError, ConfigError
 from safetensors.torch import save_file
 from torch import nn
+
+from autorep import models
+from autorep.errors import CheckpointError, ConfigError
 
 
 def relus(model: nn.Module, channels: int, side: int) -> int:

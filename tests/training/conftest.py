@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from autorep.training import TrainSettings, train_baseline
 
 

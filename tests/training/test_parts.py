@@ -4,6 +4,10 @@ import json
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
 from autorep import models
 from autorep.errors import CheckpointError, ConfigError
 from autorep.replacement import replace_activations_
@@ -20,9 +24,6 @@ from autorep.training.parallel import Processes
 from autorep.training.saved import load_model, save_model
 from autorep.training.schedule import cosine, ramp
 from autorep.training.settings import RECIPES, ReplaceSettings, TrainSettings
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
 
 INFO = {
     "model": "digits_net",
@@ -140,7 +141,9 @@ def test_reestimated_statistics_are_those_of_the_images():
 @given(st.integers(1, 64), st.integers(1, 4), st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
 def test_shares_of_processes_and_parts_cover_a_batch_once(batch, count, parts):
-    pieces = [Processes(r, count, torch.device("cpu")).share(batch, p, parts) for p in range(parts) for r in range(count)]
+    pieces = [
+        Processes(r, count, torch.device("cpu")).share(batch, p, parts) for p in range(parts) for r in range(count)
+    ]
     assert [i for piece in pieces for i in range(batch)[piece]] == list(range(batch))
 
 

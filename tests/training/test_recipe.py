@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+
 from autorep.cli.main import main
 from autorep.errors import BudgetError, CheckpointError, ConfigError
 from autorep.training import ReplaceSettings, TrainSettings, recipe, replace, train_baseline
@@ -47,7 +48,9 @@ def test_baseline_learns_digits(baseline):
 
 def test_default_recipe_keeps_exactly_the_budget_and_the_accuracy(baseline, tmp_path):
     out, before = baseline
-    settings = ReplaceSettings(weights=out / "model.safetensors", budget=0.05, epochs=10, out=tmp_path / "run", plots=True)
+    settings = ReplaceSettings(
+        weights=out / "model.safetensors", budget=0.05, epochs=10, out=tmp_path / "run", plots=True
+    )
     result = replace(settings)
     assert result["relus"] == 205
     assert result["test_accuracy"] >= before["test_accuracy"] - 4

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from autorep import data, models
 from autorep.settings import load_toml
 from autorep.training import ReplaceSettings, TrainSettings

@@ -13,7 +13,8 @@ from autorep.errors import ConfigError, DataError
 class Images(Protocol):
     """A labelled collection from which batches of uint8 images (N, C, H, W) are taken by index."""
 
-    labels: torch.Tensor
+    @property
+    def labels(self) -> torch.Tensor: ...
 
     def __len__(self) -> int: ...
 

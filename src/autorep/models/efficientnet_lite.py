@@ -13,7 +13,9 @@ from torch import nn
 
 from autorep.models.efficientnet import STAGES, scaled_width
 
-_NORM = {"eps": 1e-3, "momentum": 0.01}
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
 
 
 class SamePadConv2d(nn.Conv2d):
@@ -43,13 +45,13 @@ class LiteBlock(nn.Module):
         self.expands = expansion != 1
         if self.expands:
             self._expand_conv = nn.Conv2d(channels_in, wide, 1, bias=False)
-            self._bn0 = nn.BatchNorm2d(wide, **_NORM)
+            self._bn0 = _norm(wide)
             self._relu0 = nn.ReLU6()
         self._depthwise_conv = SamePadConv2d(wide, wide, kernel, side, stride, wide)
-        self._bn1 = nn.BatchNorm2d(wide, **_NORM)
+        self._bn1 = _norm(wide)
         self._relu1 = nn.ReLU6()
         self._project_conv = nn.Conv2d(wide, channels, 1, bias=False)
-        self._bn2 = nn.BatchNorm2d(channels, **_NORM)
+        self._bn2 = _norm(channels)
         self.shortcut = stride == 1 and channels_in == channels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -66,7 +68,7 @@ class EfficientNetLite(nn.Module):
         super().__init__()
         side = image_size
         self._conv_stem = SamePadConv2d(3, 32, 3, side, 2)
-        self._bn0 = nn.BatchNorm2d(32, **_NORM)
+        self._bn0 = _norm(32)
         self._relu0 = nn.ReLU6()
         side, before, blocks = math.ceil(side / 2), 32, []
         for i, (expansion, kernel, stride, base, layers) in enumerate(STAGES):
@@ -76,7 +78,7 @@ class EfficientNetLite(nn.Module):
                 side, before = math.ceil(side / (1 if b else stride)), channels
         self._blocks = nn.Sequential(*blocks)
         self._conv_head = nn.Conv2d(before, 1280, 1, bias=False)
-        self._bn1 = nn.BatchNorm2d(1280, **_NORM)
+        self._bn1 = _norm(1280)
         self._relu1 = nn.ReLU6()
         self._avg_pooling = nn.AdaptiveAvgPool2d(1)
         self._dropout = nn.Dropout(dropout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.fx
@@ -70,11 +70,12 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
         before = node.args[0]
         if not isinstance(before, torch.fx.Node) or before.op != "call_module" or len(before.users) != 1:
             continue
-        norm, conv = model.get_submodule(node.target), model.get_submodule(before.target)
-        once = uses[node.target] == uses[before.target] == 1
+        norm_name, conv_name = str(node.target), str(before.target)
+        norm, conv = model.get_submodule(norm_name), model.get_submodule(conv_name)
+        once = uses[norm_name] == uses[conv_name] == 1
         if once and type(conv) is nn.Conv2d and isinstance(norm, nn.BatchNorm2d):
-            model.set_submodule(before.target, fuse_conv_bn_eval(conv, norm))
-            model.set_submodule(node.target, nn.Identity())
+            model.set_submodule(conv_name, fuse_conv_bn_eval(conv, norm))
+            model.set_submodule(norm_name, nn.Identity())
     return model
 
 
