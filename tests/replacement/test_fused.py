@@ -1,0 +1,128 @@
+"""The native kernel against the plain torch path, which test_activation checks by itself."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from autorep import _native
+from autorep.replacement import MaskedActivation, fused
+
+LEVELS = ["portable", "avx2", "avx512"]
+shapes = st.one_of(
+    st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 6), st.integers(1, 6)),
+    st.tuples(st.integers(1, 4), st.integers(1, 40)),
+    st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 9)),
+)
+
+
+def available(level: str) -> bool:
+    """Whether this processor has the instruction set."""
+    before = _native.simd()
+    try:
+        _native.set_simd(level)
+    except ValueError:
+        return False
+    finally:
+        _native.set_simd(before)
+    return True
+
+
+def results(site: MaskedActivation, z: Tensor, weight: Tensor, limit: float | None, native: bool) -> list[Tensor]:
+    """Output, range sum and all gradients of one forward and backward pass."""
+    z = z.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    site.zero_grad()
+    run = fused.masked_activation if native else MaskedActivation.reference
+    x, range_sum = run(site, z, limit)
+    loss = (x.float() * weight).sum() + (0.0 if range_sum is None else 0.7 * range_sum)
+    loss.backward()
+    grads = [z.grad, site.coefficients.grad] + ([site.aux.grad] if site.aux.requires_grad else [])
+    found = [x.detach(), *(g.clone() for g in grads if g is not None)]
+    return found if range_sum is None else [*found, range_sum.detach()]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=shapes,
+    half=st.booleans(),
+    channels_last=st.booleans(),
+    degree=st.integers(1, 2),
+    activation=st.sampled_from(["relu", "relu6"]),
+    granularity=st.sampled_from(["channel", "layer"]),
+    limit=st.sampled_from([None, 1.0]),
+    frozen=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_native_kernel_equals_the_torch_path(
+    level, shape, half, channels_last, degree, activation, granularity, limit, frozen, seed
+) -> None:
+    if not available(level):
+        pytest.skip(f"this processor has no {level}")
+    torch.manual_seed(seed)
+    site = MaskedActivation(shape[1:], activation=activation, degree=degree, granularity=granularity)
+    site.set_moments_(torch.randn_like(site.mean), 0.3 + torch.rand_like(site.std))
+    site.mask.copy_(torch.randint(0, 2, shape[1:]))
+    if frozen:
+        site.freeze_()
+    z = (3 * torch.randn(shape)).to(torch.bfloat16 if half else torch.float32)
+    if channels_last and z.dim() == 4:
+        z = z.to(memory_format=torch.channels_last)
+    weight = torch.randn(shape).to(z.dtype).float()
+    before = _native.simd()
+    _native.set_simd(level)
+    try:
+        got = results(site, z, weight, limit, native=True)
+    finally:
+        _native.set_simd(before)
+    want = results(site, z, weight, limit, native=False)
+    assert got[0].dtype == z.dtype
+    assert got[0].stride() == z.stride() or got[0].numel() == 1
+    # bfloat16 keeps 8 bits; both paths compute in float32 and round once.
+    tolerance = 1e-2 if half else 2e-5
+    for mine, theirs in zip(got, want, strict=True):
+        scale = float(theirs.float().abs().max()) + 1e-3
+        assert float((mine.float() - theirs.float()).abs().max()) <= tolerance * scale
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_two_threads_give_the_same_as_one(layout) -> None:
+    site = MaskedActivation((24, 17, 17))
+    site.mask.copy_(torch.randint(0, 2, site.mask.shape))
+    z = torch.randn(16, 24, 17, 17).to(memory_format=layout)
+    weight = torch.randn(z.shape)
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(results(site, z, weight, 1.0, native=True))
+    torch.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+def test_a_strided_view_and_a_broadcast_gradient_are_handled() -> None:
+    site = MaskedActivation((4, 3, 3))
+    site.mask.copy_(torch.randint(0, 2, site.mask.shape))
+    z = torch.randn(2, 8, 3, 3)[:, ::2].requires_grad_()
+    site(z).sum().backward()
+    got = site.aux.grad.clone()
+    site.zero_grad()
+    site.reference(z)[0].sum().backward()
+    torch.testing.assert_close(got, site.aux.grad)
+
+
+def test_not_a_number_passes_through() -> None:
+    site = MaskedActivation((2,))
+    site.mask.copy_(torch.tensor([1, 0]))
+    for dtype in (torch.float32, torch.bfloat16):
+        assert torch.isnan(site(torch.full((1, 2), torch.nan, dtype=dtype))).all()
+
+
+def test_what_the_kernel_does_not_know_goes_to_torch() -> None:
+    z = torch.zeros(1, 2)
+    assert fused.usable(MaskedActivation((2,)), z)
+    assert not fused.usable(MaskedActivation((2,)), z.double())
+    assert not fused.usable(MaskedActivation((2,), degree=3), z)
+    assert not fused.usable(MaskedActivation((2,), activation="silu"), z)
