@@ -27,11 +27,13 @@ struct MicroTask {
     u64* sums;
     i64 sums_row;
     bool accumulate;
-    const u64* prefetch;  // where the weights of a later call lie, or null
-    i64 prefetch_words;
 };
 
 using Micro = void (*)(const MicroTask&);
+
+// out[pixel][channel] = sum over taps of image[pixel * image_row + taps[t] + channel] * weight[t][channel]
+using Depthwise = void (*)(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count,
+                           i64 channels, i64 count, u64* out, i64 out_row);
 
 struct ConvKernels {
     int max_rows[kMaxVectors + 1];                     // by number of vectors
@@ -41,9 +43,7 @@ struct ConvKernels {
     // to a multiple of 8 with zeros; and back, without the padding.
     void (*to_pixels)(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride);
     void (*to_planes)(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride);
-    // out[pixel][channel] = sum over taps of image[pixel * image_row + taps[t] + channel] * weight[t][channel]
-    void (*depthwise)(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count,
-                      i64 channels, i64 count, u64* out, i64 out_row);
+    Depthwise depthwise52, depthwise64;
     // One tile, all channels. In: (side+2)^2 pixels, image_row words from one row of pixels to the next, to
     // positions (side+2)^2 of [channel] each position_stride apart. Out: the reverse, to side^2 pixels of which
     // `rows` x `columns` are stored, exactly divided by the transform's power of two.

@@ -17,6 +17,13 @@ struct Full {
     }
 };
 
+struct IfmaLanes {
+    static Lanes multiply_add(Lanes sum, Lanes x, Lanes w) {
+        return reinterpret_cast<Lanes>(Ifma::multiply_add(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(x),
+                                                          reinterpret_cast<__m512i>(w)));
+    }
+};
+
 template <class Arithmetic, int Vectors, int Rows>
 struct Micro512 {
     static void run(const MicroTask& task) {
@@ -94,7 +101,8 @@ ConvKernels make() {
     fill<FullMicro>(kernels.exact64);
     kernels.to_pixels = to_pixels;
     kernels.to_planes = to_planes;
-    kernels.depthwise = depthwise;
+    kernels.depthwise52 = depthwise<IfmaLanes>;
+    kernels.depthwise64 = depthwise<FullProduct>;
     kernels.tile_in = tile_in;
     kernels.tile_out = tile_out;
     return kernels;

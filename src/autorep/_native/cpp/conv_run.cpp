@@ -23,6 +23,14 @@ void cut_line(i64 length, i64 most, Emit&& emit) {
     for (i64 part = 0; part < parts; ++part) emit(length * part / parts, length * (part + 1) / parts);
 }
 
+// Offsets of the kernel's taps from the first one, in words.
+std::vector<i64> tap_offsets(const ConvShape& s, i64 row_words, i64 pixel_words) {
+    std::vector<i64> taps;
+    for (i64 i = 0; i < s.kernel_h; ++i)
+        for (i64 j = 0; j < s.kernel_w; ++j) taps.push_back(i * s.dilation_h * row_words + j * s.dilation_w * pixel_words);
+    return taps;
+}
+
 std::vector<StepRange> step_ranges(i64 taps, i64 channels) {
     std::vector<StepRange> ranges;
     if (channels >= kSteps) {
@@ -75,9 +83,7 @@ void ConvPlan::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u
     const u64* images = pad_images(kernels, x, batch, height, width);
     const auto& table = bits_ <= 52 ? kernels.exact52 : kernels.exact64;
 
-    std::vector<i64> taps;
-    for (i64 i = 0; i < s.kernel_h; ++i)
-        for (i64 j = 0; j < s.kernel_w; ++j) taps.push_back((i * s.dilation_h * width + j * s.dilation_w) * channels);
+    const std::vector<i64> taps = tap_offsets(s, width * channels, channels);
     const std::vector<StepRange> steps = step_ranges(s.taps(), s.group_channels());
 
     // Lines of pixels at equal distances: a row of the output, or the whole batch where nothing lies between.
@@ -139,15 +145,14 @@ void ConvPlan::run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const u64* images = pad_images(kernels, x, batch, height, width);
-    std::vector<i64> taps;
-    for (i64 i = 0; i < s.kernel_h; ++i)
-        for (i64 j = 0; j < s.kernel_w; ++j) taps.push_back((i * s.dilation_h * width + j * s.dilation_w) * channels);
+    const Depthwise kernel = bits_ <= 52 ? kernels.depthwise52 : kernels.depthwise64;
+    const std::vector<i64> taps = tap_offsets(s, width * channels, channels);
     parallel_ranges(batch * s.out_h(), 1, [&](i64 begin, i64 end) {
         u64* sums = scratch(Scratch::sums, s.out_w() * channels);
         for (i64 line = begin; line < end; ++line) {
             const i64 image = line / s.out_h(), row = line % s.out_h();
-            kernels.depthwise(packed_.get(), images + (image * height + row * s.stride_h) * width * channels,
-                              s.stride_w * channels, taps.data(), s.taps(), channels, s.out_w(), sums, channels);
+            kernel(packed_.get(), images + (image * height + row * s.stride_h) * width * channels, s.stride_w * channels,
+                   taps.data(), s.taps(), channels, s.out_w(), sums, channels);
             kernels.to_planes(sums, channels, s.channels, s.out_w(),
                               out + image * s.channels * s.out_pixels() + row * s.out_w(), s.out_pixels());
         }

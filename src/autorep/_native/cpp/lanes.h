@@ -135,26 +135,38 @@ void tile_out(int side, const u64* positions, i64 position_stride, i64 channels,
     else tile_out_of<2>(positions, position_stride, channels, image, image_row, pixel_stride, rows, columns);
 }
 
+struct FullProduct {
+    static Lanes multiply_add(Lanes sum, Lanes x, Lanes w) { return sum + x * w; }
+};
+
+// Eight channels of `Pixels` neighbours, which share each loaded weight.
+template <class Arithmetic, int Pixels>
+inline void depthwise_pixels(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count,
+                             i64 channels, u64* out, i64 out_row) {
+    Lanes sums[Pixels] = {};
+    for (i64 t = 0; t < tap_count; ++t) {
+        const Lanes w = load(weight + t * channels);
+        for (int k = 0; k < Pixels; ++k)
+            sums[k] = Arithmetic::multiply_add(sums[k], load(image + k * image_row + taps[t]), w);
+    }
+    for (int k = 0; k < Pixels; ++k) store(out + k * out_row, sums[k]);
+}
+
+template <class Arithmetic>
 void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count, i64 channels,
                i64 count, u64* out, i64 out_row) {
-    constexpr int kPixels = 4;  // share a loaded weight among neighbours
-    for (i64 c = 0; c < channels; c += kLane) {
+    constexpr i64 kPixels = 4, kChannels = 64;  // channels whose weights stay in the L1 cache along the line
+    for (i64 first = 0; first < channels; first += kChannels) {
+        const i64 end = first + kChannels < channels ? first + kChannels : channels;
         i64 pixel = 0;
-        for (; pixel + kPixels <= count; pixel += kPixels) {
-            const u64* from = image + pixel * image_row + c;
-            Lanes sums[kPixels] = {};
-            for (i64 t = 0; t < tap_count; ++t) {
-                const Lanes w = load(weight + t * channels + c);
-                for (int k = 0; k < kPixels; ++k) sums[k] = sums[k] + w * load(from + k * image_row + taps[t]);
-            }
-            for (int k = 0; k < kPixels; ++k) store(out + (pixel + k) * out_row + c, sums[k]);
-        }
-        for (; pixel < count; ++pixel) {
-            const u64* from = image + pixel * image_row + c;
-            Lanes sum = {};
-            for (i64 t = 0; t < tap_count; ++t) sum = sum + load(weight + t * channels + c) * load(from + taps[t]);
-            store(out + pixel * out_row + c, sum);
-        }
+        for (; pixel + kPixels <= count; pixel += kPixels)
+            for (i64 c = first; c < end; c += kLane)
+                depthwise_pixels<Arithmetic, kPixels>(weight + c, image + pixel * image_row + c, image_row, taps,
+                                                      tap_count, channels, out + pixel * out_row + c, out_row);
+        for (; pixel < count; ++pixel)
+            for (i64 c = first; c < end; c += kLane)
+                depthwise_pixels<Arithmetic, 1>(weight + c, image + pixel * image_row + c, image_row, taps, tap_count,
+                                                channels, out + pixel * out_row + c, out_row);
     }
 }
 
