@@ -16,7 +16,10 @@ from .chromium import Chromium, find_chromium
 
 BINARY = find_chromium()
 needs_browser = pytest.mark.skipif(BINARY is None, reason="no Chromium or Chrome is installed")
-GREY = "Array.from(document.getElementById('{}').getContext('2d').getImageData(0, 0, 8, 8).data).filter((_, i) => i % 4 == 0)"
+GREY = (
+    "Array.from(document.getElementById('{}').getContext('2d').getImageData(0, 0, 8, 8).data)"
+    ".filter((_, i) => i % 4 == 0)"
+)
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """The web server, which tells the sessions at once when it is asked to stop."""
+    """The web server; a signal tells the sessions at once, and the process ends with code 0. A second one is harsh."""
 
     def __init__(self, config: uvicorn.Config, sessions: dict[str, Session]) -> None:
         super().__init__(config)
@@ -165,7 +165,7 @@ class _Uvicorn(uvicorn.Server):
         event("stopping", signal=signal.Signals(sig).name)
         for session in self._sessions.values():
             session.call(session.close_door)
-        super().handle_exit(sig, frame)
+        self.force_exit, self.should_exit = self.should_exit, True
 
 
 def _modern_tls(config: uvicorn.Config, default: Any) -> ssl.SSLContext:
