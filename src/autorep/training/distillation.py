@@ -28,7 +28,7 @@ class FeatureTap:
         self._seen.clear()
         return features
 
-    def _keep(self, name: str):  # a forward hook
+    def _keep(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self._seen[name] = output
 

@@ -199,9 +199,8 @@ def _follow_aux_(trainer: Trainer, replacing: Replacing, step: int) -> None:
     settings, handle = replacing.settings, replacing.handle
     if settings.budget_rule == "penalty":
         trainer.sums.flips += handle.step()
-    if settings.refresh_epochs:
-        if handle.tracking and (step + 1) % _REFRESH_STEPS == 0:
-            handle.refresh_coefficients_()
+    if handle.tracking and (step + 1) % _REFRESH_STEPS == 0:
+        handle.refresh_coefficients_()
 
 
 def _set_rates_(trainer: Trainer, step: int) -> None:
