@@ -28,6 +28,13 @@ def test_counting_leaves_the_model_alone() -> None:
     assert model.training
 
 
+def test_a_replaced_model_still_counts_the_same() -> None:
+    model = Everything()
+    before = count_relus(model, IMAGE)
+    replace_activations_(model, IMAGE).step_exact_(5)
+    assert count_relus(model, IMAGE) == before
+
+
 def test_replaced_model_computes_the_same_and_keeps_its_parameters() -> None:
     model = Everything().eval()
     original = copy.deepcopy(model)

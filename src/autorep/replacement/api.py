@@ -111,11 +111,17 @@ def replace_activations_(
 def count_relus(
     model: nn.Module, example_input: Tensor | tuple[Tensor, ...], kinds: Sequence[str] = ("relu", "relu6")
 ) -> dict[str, Any]:
-    """{"total", "sites": [{"name", "relus"}]} of a model on this input size; the model is not changed."""
+    """{"total", "sites": [{"name", "relus"}]} of a model on this input size; the model is not changed.
+
+    Of a replaced model it counts all elements of the replaced sites, kept or not.
+    """
     _check_kinds(kinds)
-    _, found = _explore(model, example_input, kinds, None)
-    rows = [{"name": site.name, "relus": site.relus} for site in found.sites]
-    return {"total": sum(site.relus for site in found.sites), "sites": rows}
+    if hasattr(model, SETTINGS_ATTRIBUTE):
+        rows = [{"name": row["name"], "relus": row["relus"]} for row in Replacement(model).table()]
+    else:
+        _, found = _explore(model, example_input, kinds, None)
+        rows = [{"name": site.name, "relus": site.relus} for site in found.sites]
+    return {"total": sum(row["relus"] for row in rows), "sites": rows}
 
 
 def _explore(

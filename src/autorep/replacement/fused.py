@@ -118,7 +118,7 @@ class _MaskedActivation(torch.autograd.Function):
 
 def _laid_out(z: Tensor) -> tuple[Tensor, bool]:
     """z itself where its memory is in order, and whether channels come last there; otherwise a contiguous copy."""
-    if z.dim() == 2:
+    if math.prod(z.shape[2:]) == 1:  # one position per channel: the channels lie side by side
         return z.contiguous(), True
     if z.is_contiguous():
         return z, False
