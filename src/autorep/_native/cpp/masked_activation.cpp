@@ -2,9 +2,8 @@
 // in one pass each over the batch. Tensors arrive as addresses, in float32 or bfloat16, because torch's bfloat16 has no
 // numpy type; arithmetic and sums are in float32, sums over images in double. The Python face checks shapes and layouts.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <stdexcept>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -23,8 +22,8 @@ struct Bfloat16 {
 // `positions`; mask and mask_grad are laid out like an image. Rows of `channel` are mean, 1/std, p0, p1, p2.
 struct Call {
     const void* z;
-    const void* out_grad;  // null in the forward pass
-    void* out;             // X, or the gradient of Z
+    const void* out_grad;      // null in the forward pass
+    void* out;                 // X, or the gradient of Z
     const std::int32_t* mask;  // as wide as a float, so that a block of it is one register
     const float* channel;
     float* mask_grad;   // null when aux does not train
@@ -36,6 +35,7 @@ struct Call {
     float range_grad;
 };
 
+// One thread's part of the rows: its sums go to the place of `thread`.
 using Kernel = void (*)(const Call&, i64 begin, i64 end, int thread);
 
 #define AUTOREP_LANES 4
@@ -95,8 +95,9 @@ double masked_forward(std::uintptr_t z, std::uintptr_t out, std::uintptr_t mask,
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(parts, 0.0);
-    const Call call{pointer<void>(z), nullptr, pointer<void>(out), pointer<std::int32_t>(mask), pointer<float>(channel), nullptr,
-                    nullptr, sums.data(), images, channels, positions, cap, range_limit, 0.0f};
+    const Call call{pointer<void>(z), nullptr, pointer<void>(out), pointer<std::int32_t>(mask),
+                    pointer<float>(channel), nullptr, nullptr, sums.data(), images, channels, positions, cap,
+                    range_limit, 0.0f};
     run(call, half ? pick<Bfloat16>(last, false) : pick<float>(last, false), rows, parts);
     double total = 0;
     for (double sum : sums) total += sum;
