@@ -44,7 +44,7 @@ def build_program(
     if size < 8:
         raise ConfigError(f"image size {size}: the networks need at least 8")
     torch.manual_seed(seed)
-    model = models.create(network, **options)
+    model = models.create(network, **models.size_options(network, size), **options)
     batch = 16 if size <= 64 else 4
     batches = [random_images(batch, spec.channels, size, seed + index) for index in range(CALIBRATION_BATCHES)]
     _settle_batch_norms_(model, batches)

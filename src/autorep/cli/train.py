@@ -35,7 +35,7 @@ class Count:
 
         spec = models.spec(self.model)
         size = self.image_size or spec.image_size
-        network = models.create(self.model, self.classes, **_size_option(self.model, size))
+        network = models.create(self.model, self.classes, **models.size_options(self.model, size))
         counted = count_relus(network, torch.zeros(1, spec.channels, size, size), self.kinds)
         result = {"model": self.model, "image_size": size, **counted}
         rows = [(site["name"], f"{site['relus']:,}") for site in counted["sites"]]
@@ -112,11 +112,6 @@ class Evaluate:
             text += f", {result['relus']:,} of {result['relus_total']:,} ReLUs kept"
         emit(result, text, self.json)
         return 0
-
-
-def _size_option(model: str, size: int) -> dict[str, int]:
-    """EfficientNet-Lite pads by its image size, so it has to know it when it is built."""
-    return {"image_size": size} if model.startswith("efficientnet_lite") else {}
 
 
 def _summary(result: dict[str, Any], out: Path) -> str:

@@ -21,7 +21,7 @@ from autorep.models.weights import load_weights_
 from autorep.models.wide_resnet import wide_resnet22_8
 from autorep.settings import nearest
 
-__all__ = ["ModelSpec", "create", "load_weights_", "names", "spec"]
+__all__ = ["ModelSpec", "create", "load_weights_", "names", "size_options", "spec"]
 
 
 @dataclass(frozen=True)
@@ -72,3 +72,8 @@ def create(name: str, num_classes: int | None = None, **options: Any) -> nn.Modu
         return entry.build(entry.num_classes if num_classes is None else num_classes, **options)
     except TypeError as error:
         raise ConfigError(f"model {name!r} does not take these options: {error}") from None
+
+
+def size_options(name: str, image_size: int) -> dict[str, int]:
+    """Options that `create` needs for images of this size: EfficientNet-Lite pads by its image size."""
+    return {"image_size": image_size} if name.startswith("efficientnet_lite") else {}

@@ -266,8 +266,8 @@ class Program:
 
     @property
     def relu_count(self) -> int:
-        """Comparisons kept, over all activations."""
-        return sum(op.kept_count for op in self.ops if isinstance(op, Activation))
+        """Kept ReLUs, over all activations; gates (sigmoids), which no budget counts, are left out."""
+        return sum(op.kept_count for op in self.ops if isinstance(op, Activation) and op.function == "piecewise")
 
     def public(self) -> Program:
         """The same program without any parameter: what a server may see."""
