@@ -224,7 +224,8 @@ def _training_sections(sources: Sources) -> list[Section]:
             groups[(str(run.settings.get("model")), str(run.settings.get("data")))].append(run)
     sections = []
     for (model, data), runs in groups.items():
-        lines = [(_run_label(run), run.epochs) for run in runs]
+        keys = [key for key in differing(runs) if key in ("recipe", "budget", *ABLATIONS, "epochs", "seed")]
+        lines = [(_run_label(run, keys), run.epochs) for run in runs]
         sections.append(
             Section(
                 f"training-{model}-{data}",
@@ -237,10 +238,15 @@ def _training_sections(sources: Sources) -> list[Section]:
     return sections
 
 
-def _run_label(run: TrainingRun) -> str:
+def _run_label(run: TrainingRun, keys: list[str]) -> str:
+    """Recipe, budget, and whatever else tells this run from the others."""
     budget = run.settings.get("budget", 0)
     kept = f"{100 * budget:g} %" if budget < 1 else f"{budget:,.0f}"
-    return f"{run.settings.get('recipe', run.name)}, {kept}"
+    further = [f"{key.replace('_', ' ')} {run.settings.get(key)}" for key in keys if key not in ("recipe", "budget")]
+    recipe = str(run.settings.get("recipe", run.name))
+    if "recipe" in keys:  # what the recipe fills in differs with it
+        further = [text for text in further if not text.startswith(("penalty", "hysteresis"))]
+    return ", ".join([recipe, kept, *further])
 
 
 def _origin(sources: Sources) -> str:

@@ -90,7 +90,7 @@ def peers_sections(sources: Sources) -> list[Section]:
     rows = [row for row in sources.results_with("system", "variant", "seconds") if row["seconds"]]
     if not rows:
         return []
-    bars = [(f"{row['system']}\n{row['variant']}", {"online": row["seconds"]}) for row in rows]
+    bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
     table = Table(
         ("system", "variant", "ms", "sent per party, MB", "rounds"),
         [

@@ -35,7 +35,7 @@ def frontier(series: Sequence[Series], xlabel: str, relus: bool) -> Figure:
             [x for x, _ in points],
             [y for _, y in points],
             color=colour,
-            marker=MARKERS[number % len(MARKERS)],
+            marker=MARKERS[(number + number // len(SERIES)) % len(MARKERS)],  # a colour's second turn looks different
             markersize=6.5 if each.ours else 5.5,
             markerfacecolor=colour if each.ours else "white",
             linestyle="-" if each.ours else "--",

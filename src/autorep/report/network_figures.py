@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, tidy
+from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, thousands, tidy
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAP_COLUMNS = 4
@@ -171,7 +172,7 @@ def training_curves(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]]) -
                     label=name,
                 )
         if key in ("relus", "flips"):
-            axes.set_yscale("symlog", linthresh=10 if key == "flips" else 1000)
+            _logarithmic(axes, from_zero=key == "flips")
         tidy(axes, "", label)
         axes.yaxis.label.set_fontsize(8.5)
     tidy(grid[-1], "epoch", grid[-1].get_ylabel())
@@ -182,6 +183,21 @@ def training_curves(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]]) -
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(2, len(handles)),
                   frameon=False, fontsize=8)  # fmt: skip
     return figure
+
+
+def _logarithmic(axes: Axes, from_zero: bool) -> None:
+    """A logarithmic axis with plain numbers; `from_zero` makes its lowest part linear."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, SymmetricalLogLocator
+
+    if from_zero:
+        axes.set_yscale("symlog", linthresh=10)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=10))
+    else:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _locator(bins: int, integer: bool = False) -> object:

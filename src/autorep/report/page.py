@@ -131,7 +131,8 @@ figure svg { display: block; width: 100%; max-width: 640px; height: auto; margin
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-.n { text-align: right; white-space: nowrap; }
+.n { text-align: right; }
+td.n { white-space: nowrap; }
 summary { cursor: pointer; color: #005a8f; font-size: .92rem; }
 footer { color: var(--soft); font-size: .85rem; margin-top: 2rem; }
 @media (max-width: 480px) {

@@ -1,0 +1,50 @@
+"""Runs and recorded results are read as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autorep.errors import DataError
+from autorep.report.collect import collect, differing
+from tests.report.samples import LAYERS, write_record, write_run
+
+
+def test_run_has_settings_epochs_result_and_masks(tmp_path: Path) -> None:
+    write_run(tmp_path, "one", 91.0)
+    (run,) = collect([tmp_path]).runs
+    assert (run.name, run.settings["budget"], len(run.epochs)) == ("one", 0.03, 5)
+    assert run.result["test_accuracy"] == 91.0
+    masks = run.masks()
+    assert {name: (mask.shape, int(mask.sum())) for name, mask in masks.items()} == {
+        name: (shape, count) for name, shape, count in LAYERS
+    }
+
+
+def test_log_cut_short_keeps_its_whole_lines(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, "crashed", finished=False)
+    log = directory / "log.jsonl"
+    log.write_text(log.read_text()[:-20])
+    (run,) = collect([directory]).runs
+    assert len(run.epochs) == 4
+    assert run.result == {}
+
+
+def test_nested_figures_are_found_by_their_keys(tmp_path: Path) -> None:
+    write_record(tmp_path, "a", {"rows": [{"x": 1, "deep": [{"x": 2, "y": 3}]}]})
+    sources = collect([tmp_path])
+    assert [row["x"] for row in sources.results_with("x")] == [1, 2]
+    assert [row["x"] for row in sources.results_with("x", "y")] == [2]
+
+
+def test_differing_ignores_where_a_run_lies(tmp_path: Path) -> None:
+    write_run(tmp_path, "one", degree=1)
+    write_run(tmp_path, "two", degree=2)
+    assert differing(collect([tmp_path]).runs) == ["degree"]
+
+
+def test_damaged_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(DataError, match="broken.json"):
+        collect([tmp_path])
