@@ -45,6 +45,8 @@ from autorep.training.trainer import (
 )
 
 _STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
+_CURVES = (1.0, 0.5, 0.2, 0.05)  # curvatures tried where there is no training
+_TURNS = 3  # of batch-norm statistics and moments, where there is no training
 _REFRESH_STEPS = 20  # between two refreshes of the coefficients from running moments
 
 
@@ -110,11 +112,7 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
 def calibrate_(trainer: Trainer, replacing: Replacing) -> None:
     """Fit every channel's polynomial to its distribution, then give aux its first values."""
     settings, handle = replacing.settings, replacing.handle
-    handle.calibrate_(trainer.model, trainer.calibration_batches())
-    for site in handle.sites.values():
-        # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
-        site.set_moments_(site.mean.clone(), site.std.clamp_min(_STEADY * float(site.std.median())))
-        flatten_(site, 1.0 if settings.curve is None else settings.curve)
+    fit_polynomials_(trainer, replacing, 1.0 if settings.curve is None else settings.curve)
     if settings.start == "uniform":
         handle.start_uniform_(generator("aux", settings.seed))
     elif settings.start == "sensitivity":
@@ -130,6 +128,15 @@ def calibrate_(trainer: Trainer, replacing: Replacing) -> None:
         handle.start_from_(handle.sensitivity_(trainer.model, trainer.calibration_batches(), surprise))
 
 
+def fit_polynomials_(trainer: Trainer, replacing: Replacing, curve: float) -> None:
+    """DaPa's polynomials for the network as it is now, with a share `curve` of their curvature."""
+    replacing.handle.calibrate_(trainer.model, trainer.calibration_batches())
+    for site in replacing.handle.sites.values():
+        # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
+        site.set_moments_(site.mean.clone(), site.std.clamp_min(_STEADY * float(site.std.median())))
+        flatten_(site, curve)
+
+
 @torch.no_grad()
 def flatten_(site: MaskedActivation, share: float) -> None:
     """Scale a site's curvature k2 by `share`; mean and slope of its polynomial stay as they are."""
@@ -139,12 +146,24 @@ def flatten_(site: MaskedActivation, share: float) -> None:
 
 
 def without_training_(trainer: Trainer, replacing: Replacing) -> None:
-    """Masks at the budget at once; then batch-norm statistics and moments of the network as it now is, in turns."""
+    """Masks at the budget at once; then batch-norm statistics and moments of the network as it now is, in turns.
+
+    Without training a full quadratic is not always the best one, so several curvatures are tried on held-out images.
+    """
     replacing.handle.finalize_()
-    for _ in range(3):
-        reestimate_batch_norm_(trainer.model, (x for x, _ in trainer.calibration_batches()))
-        trainer.processes.average_buffers_(trainer.model)
-        replacing.handle.calibrate_(trainer.model, trainer.calibration_batches())
+    start, best, highest = averaged_state(trainer.model), {}, -1.0
+    start = {name: value.clone() for name, value in start.items()}
+    for curve in _CURVES:
+        trainer.model.load_state_dict(start, strict=False)
+        for _ in range(_TURNS):
+            reestimate_batch_norm_(trainer.model, (x for x, _ in trainer.calibration_batches()))
+            trainer.processes.average_buffers_(trainer.model)
+            fit_polynomials_(trainer, replacing, curve)
+        measured = trainer.held_out_accuracy()
+        trainer.run.record(event="stages", step=0, curve=curve, without_training=measured)
+        if measured > highest:
+            highest, best = measured, {n: v.clone() for n, v in averaged_state(trainer.model).items()}
+    trainer.model.load_state_dict(best, strict=False)
 
 
 def fit_(trainer: Trainer) -> None:

@@ -168,7 +168,7 @@ class ReplaceSettings(RunSettings):
 
 RECIPES: dict[str, dict[str, Any]] = {
     "autorep": {
-        "curve": 0.2,
+        "curve": 0.4,
         "start": "sensitivity",
         "budget_rule": "ramp",
         "penalty_weight": 0.0,
@@ -181,7 +181,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup": 0.05,
         "distill": 0.9,
         "features": 1.0,
-        "range_weight": 0.1,
+        "range_weight": 0.5,
         "clip": 5.0,
         "average": 0.99,
         "refresh_epochs": 0.0,
