@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +13,7 @@ import numpy as np
 
 from autorep import _native
 from autorep.bench import channel
+from autorep.bench.processes import Processes
 from autorep.mpc import tls
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.local import join_output, share_input
@@ -60,8 +56,7 @@ class Pair:
     ) -> None:
         self.program, self.link, self.threads = program, link, threads
         self.comparison: ComparisonName = comparison
-        self._controls: list[Connection] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: Processes | None = None
 
     def __enter__(self) -> Pair:
         self._folder = tempfile.TemporaryDirectory(prefix="autorep-bench-")
@@ -73,70 +68,55 @@ class Pair:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for control in self._controls:
-            with contextlib.suppress(OSError):  # that process ended already
-                channel.send(control, {"do": "stop"})
-            control.close()
-        for process in self._processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        if self._processes is not None:
+            self._processes.stop()
         self._folder.cleanup()
 
     def _start(self, folder: Path) -> None:
         files.split(self.program, folder)
         tls.make_keys(folder / "keys", {})
         _native.set_threads(self.threads)
-        started = time.perf_counter()
         self.dealer = Dealer(self.program, comparison=self.comparison)
-        self.dealer_setup_seconds = time.perf_counter() - started
         cores = sorted(os.sched_getaffinity(0))
-        for party in (0, 1):
-            ours, theirs = socket.socketpair()
-            command = [sys.executable, "-m", "autorep.bench.worker", str(theirs.fileno())]
-            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
-            theirs.close()
-            self._controls.append(Connection(ours.detach()))
-            message = {
-                "do": "start",
+        self._processes = Processes(["-m", "autorep.bench.worker"])
+        common = {
+            "do": "start",
+            "folder": str(folder),
+            "mask_id": self.dealer.masks.mask_id.hex(),
+            "comparison": self.comparison,
+            "link": self.link,
+            "threads": self.threads,
+        }
+        own = [
+            {
                 "party": party,
-                "folder": str(folder),
                 "model_seed": self.dealer.masks.seeds[party].hex(),
-                "mask_id": self.dealer.masks.mask_id.hex(),
-                "comparison": self.comparison,
-                "link": self.link,
                 "cores": [cores[party % len(cores)]] if self.threads == 1 else cores,
-                "threads": self.threads,
             }
-            channel.send(self._controls[party], message)
-        port = channel.receive(self._controls[0])[0]
-        channel.send(self._controls[1], port)
-        self.started = self._gather()[0]
-
-    def _gather(self) -> tuple[list[dict[str, Any]], list[bytes]]:
-        """Both parties' next answers, and the first blob of each."""
-        answers = [channel.receive(control) for control in self._controls]
-        return [message for message, _ in answers], [blobs[0] for _, blobs in answers if blobs]
+            for party in (0, 1)
+        ]
+        self._processes.send([common | message for message in own])
+        port = channel.receive(self._processes.controls[0])[0]
+        channel.send(self._processes.controls[1], port)
+        self.started = self._processes.gather()[0]
 
     def query(self, images: np.ndarray) -> Query:
         """One private inference of a batch, offline phase included, each phase timed apart."""
+        assert self._processes is not None
         started = time.perf_counter()
         bundles = self.dealer.deal(len(images)).bundles
         dealer_seconds = time.perf_counter() - started
-        for party, (control, bundle) in enumerate(zip(self._controls, bundles)):
-            path = Path(self._folder.name) / f"bundle{party}"
+        paths = [Path(self._folder.name) / f"bundle{party}" for party in (0, 1)]
+        for path, bundle in zip(paths, bundles):
             path.write_bytes(bundle)
-            channel.send(control, {"do": "prepare", "path": str(path)})
         offline_bytes = sum(map(len, bundles))
         del bundles
-        prepared = self._gather()[0]
+        self._processes.send([{"do": "prepare", "path": str(path)} for path in paths])
+        prepared = self._processes.gather()[0]
         shares = share_input(self.program, images)
         started = time.perf_counter()
-        for control, share in zip(self._controls, shares):
-            channel.send(control, {"do": "run"}, share)
-        parties, answers = self._gather()
+        self._processes.send([{"do": "run"}] * 2, shares)
+        parties, answers = self._processes.gather()
         seconds = time.perf_counter() - started
         shape = (len(images), *self.program.output.shape)
         joined = [np.frombuffer(answer, np.uint64).reshape(shape) for answer in answers]

@@ -1,0 +1,127 @@
+"""`autorep bench peers`: the same network, numbers and kept ReLUs on CrypTen and on ours, alternating in one run."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autorep.bench.crypten import VERSION, CryptenPair, install
+from autorep.bench.pair import Pair
+from autorep.bench.record import record
+from autorep.cli.output import emit, megabytes, table
+from autorep.errors import ConfigError
+from autorep.program.ir import Program
+from autorep.settings import warn
+
+# variant -> ReLUs kept by the ResNet-18 of the paper's tables; None keeps all
+VARIANTS: dict[str, int | None] = {"all ReLUs": None, "12,900 ReLUs": 12_900, "all quadratic": 0}
+NOTES = (
+    "Secret image and secret weights in both systems, semi-honest, two processes on loopback, one thread each, from "
+    "shares of the image to shares of the logits. Ours also hides the quadratics' coefficients and encrypts the link "
+    "(TLS 1.3); CrypTen gets public coefficients and a plain link.",
+    "CrypTen makes its triples in line, from generators that both parties know (its default provider): its seconds "
+    "contain that, and are what a user of it waits for. Ours are made ahead by a dealer; `seconds_with_offline` adds "
+    "dealer and preparation to the online seconds. Once per model ours also opens the masked weights.",
+)
+
+
+def compare(variant: str, program: Program, images: np.ndarray, repeats: int, folder: Path) -> list[dict[str, Any]]:
+    """Two rows, ours and CrypTen's: medians of `repeats` alternating inferences after one that warms up."""
+    expected = program.run(images, mode="float")
+    with Pair(program) as ours, CryptenPair(program, images, folder) as theirs:
+        pairs = [(ours.query(images), theirs.query()) for _ in range(repeats + 1)][1:]
+        counted = theirs.count()
+    mine, peers = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    seconds = statistics.median(query.seconds for query in mine)
+    offline = statistics.median(query.dealer_seconds + query.prepare_seconds for query in mine)
+    peer_seconds = statistics.median(answer.seconds for answer in peers)
+    return [
+        {
+            "system": "AutoReP",
+            "variant": variant,
+            "relus": program.relu_count,
+            "seconds": seconds,
+            "seconds_with_offline": seconds + offline,
+            "dealer_seconds": statistics.median(query.dealer_seconds for query in mine),
+            "bytes_per_party": mine[0].parties[0]["bytes"],
+            "offline_bytes": mine[0].offline_bytes,
+            "rounds": mine[0].parties[0]["rounds"],
+            "seconds_each": [query.seconds for query in mine],
+            "ratio": peer_seconds / seconds,
+            "ratio_with_offline": peer_seconds / (seconds + offline),
+            "difference_to_float": _difference([query.logits for query in mine], expected),
+        },
+        {
+            "system": f"CrypTen {VERSION}",
+            "variant": variant,
+            "relus": program.relu_count,
+            "seconds": peer_seconds,
+            "bytes_per_party": counted["bytes"],
+            "rounds": counted["rounds"],
+            "seconds_each": [answer.seconds for answer in peers],
+            "difference_to_float": _difference([answer.logits for answer in peers], expected),
+        },
+    ]
+
+
+def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
+    return max(float(np.abs(logits - expected).max()) for logits in answers)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """ResNet-18 at 32×32 on CrypTen 0.4.1 and on ours: latency, bytes, rounds, ratios at three budgets."""
+
+    repeats: int = 7
+    """Alternating inferences measured per variant, after one that warms up."""
+    peers_folder: Path = Path("build") / "peers"
+    """Where CrypTen is installed on first use."""
+    record: str | None = None
+    """Also write bench/results/NAME.json."""
+    json: str | None = None
+    """Write the rows as JSON to a file, or to standard output with `-`."""
+
+    def run(self) -> int:
+        result = self.measure()
+        if self.record:
+            record(self.record, result)
+        emit(result, describe(result), self.json)
+        return 0
+
+    def measure(self) -> dict[str, Any]:
+        """All rows, and what they count."""
+        from autorep.bench.networks import build_program, random_inputs
+
+        if self.repeats < 1:
+            raise ConfigError(f"--repeats {self.repeats}: at least 1, and 7 for a figure to publish")
+        install(self.peers_folder)
+        rows = []
+        for variant, relus in VARIANTS.items():
+            warn(f"peers: {variant}")
+            program = build_program("resnet18", 32, relus)
+            rows += compare(variant, program, random_inputs(program, 1), self.repeats, self.peers_folder)
+        return {"network": "resnet18", "image_size": 32, "repeats": self.repeats, "rows": rows, "notes": list(NOTES)}
+
+
+def describe(result: dict[str, Any]) -> str:
+    """The rows for people."""
+    rows = []
+    for row in result["rows"]:
+        with_offline = row.get("seconds_with_offline")
+        rows.append(
+            (
+                row["variant"],
+                row["system"],
+                f"{row['seconds']:.3f}",
+                f"{with_offline:.3f}" if with_offline else "",
+                megabytes(row["bytes_per_party"]),
+                row["rounds"],
+                f"{row['ratio']:.1f}×" if "ratio" in row else "",
+            )
+        )
+    head = ("variant", "system", "seconds", "with offline", "sent per party", "rounds", "faster by")
+    return "\n".join([table(rows, head, "llrrrrr"), "", *result["notes"]])
