@@ -39,7 +39,10 @@ def measure(
     rows = []
     for network in networks:
         torch.manual_seed(0)
-        x = torch.randn(batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+        entry = models.spec(network)
+        x = torch.randn(batch_size, entry.channels, entry.image_size, entry.image_size).contiguous(
+            memory_format=torch.channels_last
+        )
         y = torch.randint(10, (batch_size,))
         takes = {kind: _step(kind, network, x, y, precision == "bfloat16") for kind in KINDS}
         times: dict[str, list[float]] = {kind: [] for kind in KINDS}
