@@ -100,7 +100,7 @@ class Client:
             raise ConfigError(f"client: {len(servers)} servers given; exactly two are needed, server 0 first")
         self._patience, self._concurrency, self._wanted = patience, concurrency, program
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        verify = _context(ca)
+        verify = authority(ca)
         limits = httpx.Limits(max_connections=2 * concurrency, max_keepalive_connections=concurrency)
         self._servers = [
             httpx.AsyncClient(base_url=url, headers=headers, verify=verify, timeout=timeout, limits=limits)
@@ -286,7 +286,8 @@ def _reason(error: httpx.HTTPError) -> str:
     return f"{text}; check that the server runs and that the address is right"
 
 
-def _context(ca: str | Path | None) -> ssl.SSLContext:
+def authority(ca: str | Path | None) -> ssl.SSLContext:
+    """What to trust: the given authority, or the system's."""
     if ca is None:
         return ssl.create_default_context()
     try:

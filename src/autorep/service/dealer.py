@@ -22,7 +22,7 @@ from autorep.mpc.transport import Transport, handshake
 from autorep.mpc.transport_tcp import TcpTransport
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
-from autorep.service.dealer_link import DEALER_HELLO
+from autorep.service.dealer_link import AT_ONCE, DEALER_HELLO
 from autorep.service.logs import event
 from autorep.service.messages import receive_message, send_message
 from autorep.service.models import MODEL_LIMIT, unpack_program
@@ -35,7 +35,7 @@ class _Pair:
     """One pair of servers and one program."""
 
     dealer: Dealer
-    outbox: queue.Queue[tuple[str, bytes]] = field(default_factory=lambda: queue.Queue(maxsize=4))
+    outbox: queue.Queue[tuple[str, bytes]] = field(default_factory=lambda: queue.Queue(maxsize=2 * AT_ONCE))
     lock: threading.Lock = field(default_factory=threading.Lock)
     follower: object | None = None  # identity of party 1's present connection
 
@@ -124,22 +124,29 @@ class DealerService:
     def _lead(self, transport: Transport, pair: _Pair) -> None:
         """Party 0 asks for bundles; its own goes out first, the other one to party 1's thread."""
         while not self.stopping.is_set():
-            if not receive_message(transport).get("deal"):
+            wanted = min(int(receive_message(transport).get("deal", 0)), AT_ONCE)
+            if wanted <= 0:
                 send_message(transport, {"alive": True})
-                continue
-            if pair.follower is None:
-                send_message(transport, {"wait": "party 1 is not connected to the dealer"})
-                continue
-            if pair.outbox.full():
-                send_message(transport, {"wait": "party 1 has not taken the last bundles yet"})
-                continue
+            elif pair.follower is None:
+                send_message(transport, {"wait": 0.5, "reason": "party 1 is not connected to the dealer"})
+            elif pair.outbox.qsize() > AT_ONCE:
+                send_message(transport, {"wait": 0.02, "reason": "party 1 has not taken the last bundles yet"})
+            else:
+                self._deal(transport, pair, wanted)
+
+    def _deal(self, transport: Transport, pair: _Pair, count: int) -> None:
+        send_message(transport, {"coming": count})
+        halves = []
+        for _ in range(count):
             with pair.lock:
                 dealt = pair.dealer.deal(1)
             name = dealt.bundle_id.hex()
             send_message(transport, {"bundle": name})
             transport.send("bundle", dealt.bundles[0])
+            halves.append((name, dealt.bundles[1]))
+        for name, bundle in halves:
             if receive_message(transport).get("stored"):
-                self._hand_over(pair, name, dealt.bundles[1])
+                self._hand_over(pair, name, bundle)
 
     def _hand_over(self, pair: _Pair, name: str, bundle: bytes) -> None:
         try:

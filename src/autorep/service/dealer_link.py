@@ -17,6 +17,7 @@ from autorep.service.messages import receive_message, send_message
 from autorep.service.session import Masks, Session
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
+AT_ONCE = 4  # bundles per request: the dealer makes the next while this server stores the last
 DEALER_HELLO = {"service": "dealer"}
 
 
@@ -84,23 +85,22 @@ class DealerLink(threading.Thread):
                 self._take_push(transport)
 
     def _ask(self, transport: Transport) -> None:
-        """Party 0: one bundle when the store is low, else a sign of life now and then."""
+        """Party 0: a few bundles when the store is low, else a sign of life now and then."""
         session = self._session
-        low = len(session.store) < session.settings.ahead
-        send_message(transport, {"deal": int(low)})
+        missing = session.settings.ahead - len(session.store)
+        send_message(transport, {"deal": max(0, min(missing, AT_ONCE))})
         answer = receive_message(transport)
-        pause = 0.0
-        if "bundle" in answer:
-            stored = session.put(str(answer["bundle"]), transport.receive("bundle"))
+        for _ in range(int(answer.get("coming", 0))):
+            name = str(receive_message(transport).get("bundle"))
+            stored = session.put(name, transport.receive("bundle"))
             send_message(transport, {"stored": stored})
-            pause = 0.0 if stored else 2.0  # a full disk does not empty itself at once
-        elif "wait" in answer:
-            pause = 0.5
-        if not low:
+            if not stored:
+                session.stopping.wait(1.0)  # a full disk does not empty itself at once
+        session.stopping.wait(float(answer.get("wait", 0)))
+        if missing <= 0:
             session.wanted.clear()
             if len(session.store) >= session.settings.ahead:
                 session.wanted.wait(session.settings.timeout / 4)
-        session.stopping.wait(pause)
 
     def _take_push(self, transport: Transport) -> None:
         """Party 1: wait for what the dealer sends."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from autorep.errors import ProtocolError
 from autorep.mpc.tls import make_keys
 from autorep.program.files import load, split
 from autorep.program.ir import Program
-from autorep.service.client import Client
+from autorep.service.client import Client, authority
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 15.0
@@ -120,7 +119,7 @@ class LocalDeployment:
         """Wait until both servers would answer a query and hold the bundles asked for."""
         deadline = time.monotonic() + seconds
         state = "nothing answered yet"
-        with httpx.Client(verify=ssl.create_default_context(cafile=str(self.ca)), timeout=5) as web:
+        with httpx.Client(verify=authority(self.ca), timeout=5) as web:
             while time.monotonic() < deadline:
                 for role, process in self.processes.items():
                     if process.poll() is not None:

@@ -16,6 +16,7 @@ from autorep.mpc.tls import client_context
 from autorep.mpc.transport import handshake
 from autorep.mpc.transport_tcp import connect
 from autorep.program.files import load_public, program_hash
+from autorep.service.client import authority
 from autorep.service.dealer_link import DEALER_HELLO
 from autorep.service.messages import parse_address, receive_message, send_message
 
@@ -63,10 +64,10 @@ def _timed(name: str, check: Callable[[], str]) -> LinkState:
 def _kind(error: Exception) -> str:
     """One word for what is wrong."""
     text = str(error).lower()
-    if "certificate" in text or "tls handshake" in text or "ssl" in text:
-        return "certificate"
     if isinstance(error, httpx.TimeoutException) or "no answer within" in text or "no tls handshake" in text:
         return "timeout"
+    if "certificate" in text or "tls handshake" in text or "ssl" in text:
+        return "certificate"
     if "program" in text:
         return "program"
     if "protocol" in text or "release" in text:
@@ -77,7 +78,7 @@ def _kind(error: Exception) -> str:
 
 
 def _server(keys: Path, index: int, url: str, program: str | None, timeout: float) -> str:
-    with httpx.Client(base_url=url, verify=str(keys / "ca.pem"), timeout=timeout) as web:
+    with httpx.Client(base_url=url, verify=authority(keys / "ca.pem"), timeout=timeout) as web:
         party = web.get("/v1/deployment").json().get("party")
         if party != index:
             raise ConfigError(f"this is server {party}, not {index}; swap the addresses")

@@ -127,7 +127,7 @@ class Session(ABC):
         self.wanted = threading.Event()  # set when the store wants another bundle
         self._load_shares = load_shares
         self._seen = Recent(_REMEMBERED_IDS)
-        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="autorep-prepare")
+        self._preparer = ThreadPoolExecutor(2, thread_name_prefix="autorep-prepare")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.metrics.stored.set(len(self.store))
 
