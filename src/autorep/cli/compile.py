@@ -86,10 +86,17 @@ class Compile:
         save(program, self.out / "program")
         split(program, self.out)
         rows = [
-            (_short(row["layer"]), row["operation"], f"{row['largest']:.3g}", f"{row['limit']:.4g}", f"{row['bits']:.1f}",
-             f"{row['factor']:.1f}×", row["limited_by"])
+            (
+                _short(row["layer"]),
+                row["operation"],
+                f"{row['largest']:.3g}",
+                f"{row['limit']:.4g}",
+                f"{row['bits']:.1f}",
+                f"{row['factor']:.1f}×",
+                row["limited_by"],
+            )
             for row in program.info["headroom"]
-        ]  # fmt: skip
+        ]
         head = ("layer", "operation", "largest", "fits", "headroom bits", "tolerates", "limit")
         digest = program_hash(program)
         text = "\n".join(

@@ -18,8 +18,9 @@ def fold_affine(draft: Draft) -> None:
     changed = True
     while changed:
         changed = False
-        for op in list(draft.ops.values()):
-            if isinstance(op, Affine) and op.name in draft.ops:
+        for name in list(draft.ops):
+            op = draft.ops.get(name)  # may be gone, or rewired, since the list was made
+            if isinstance(op, Affine):
                 changed |= _fold_back(draft, op) or _fold_onward(draft, op)
 
 

@@ -243,7 +243,8 @@ class Translator:
         if self.shape == x.shape:
             return x
         flat = (math.prod(x.shape),)
-        if self.shape == flat or (len(x.shape) == 1 and self.shape == (*x.shape, 1, 1)):
+        sides = {*x.shape[1:], *self.shape[1:]}  # all 1: a vector over channels, however written
+        if self.shape == flat or (self.shape[:1] == x.shape[:1] and sides == {1}):
             return self._reshape(x, self.shape)
         raise Unsupported(f"reshape of {x.shape} to {self.shape} (without the batch); only flattening is possible")
 
