@@ -87,12 +87,14 @@ class Api:
             expose_headers=list(_EXPOSED),
             max_age=600,
         )
-        return Starlette(
+        app = Starlette(
             routes=routes,
             middleware=[cors] if origins else [],
             lifespan=life,
             exception_handlers={404: _not_found, 405: _wrong_method},
         )
+        app.router.redirect_slashes = False  # an address is right or wrong
+        return app
 
     # ------------------------------------------------------------------ queries
 
