@@ -70,9 +70,7 @@ def slow_eval(party: int, x: int, n: int, L: int, F: int, root: np.ndarray, key:
 
 
 @CASES
-@given(
-    st.integers(1, 64), st.integers(1, 64), st.integers(0, 64), st.integers(1, 70), st.integers(0, 10**6)
-)
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 64), st.integers(1, 70), st.integers(0, 10**6))
 @example(22, 44, 16, 64, 0)
 @example(64, 64, 0, 5, 1)
 @example(30, 33, 62, 9, 2)
@@ -118,7 +116,10 @@ def test_levels_make_the_same_keys_and_shares() -> None:
         rng = np.random.default_rng(9)
         alpha, beta, root0, root1 = words(rng, 37), words(rng, 37, 3), words(rng, 37, 2), words(rng, 37, 2)
         keys = _native.dcf_gen(alpha & np.uint64(2**22 - 1), beta, 22, 44, 16, root0, root1)
-        made[level] = (keys.tobytes(), _native.dcf_eval(1, beta[:, 0] >> np.uint64(42), 22, 44, 16, root1, keys).tobytes())
+        made[level] = (
+            keys.tobytes(),
+            _native.dcf_eval(1, beta[:, 0] >> np.uint64(42), 22, 44, 16, root1, keys).tobytes(),
+        )
     _native.set_simd("auto")
     assert len(set(made.values())) == 1
 
@@ -141,7 +142,12 @@ def test_one_share_alone_looks_uniform(level: str) -> None:
     root0, root1 = words(rng, 4000, 2), words(rng, 4000, 2)
     keys = _native.dcf_gen(alpha, beta, 22, 44, 16, root0, root1)
     share = _native.dcf_eval(0, x, 22, 44, 16, root0, keys)
-    for values in ((share[:, 0] >> np.uint64(36)), share[:, 2] >> np.uint64(8), keys[:, -13:].ravel(), keys[:, 1:29].ravel()):
+    for values in (
+        (share[:, 0] >> np.uint64(36)),
+        share[:, 2] >> np.uint64(8),
+        keys[:, -13:].ravel(),
+        keys[:, 1:29].ravel(),
+    ):
         counts = np.bincount(values.astype(np.int64) & 255, minlength=256)
         expected = counts.sum() / 256
         assert ((counts - expected) ** 2 / expected).sum() < 400  # 255 degrees of freedom: 6 sigma

@@ -11,14 +11,27 @@ namespace {
 constexpr i64 kGrain = 1 << 14;
 
 void require_inside(const Index& index, i64 size) {
-    u64 largest = 0;
-    for (i64 i = 0; i < static_cast<i64>(index.size()); ++i) {
-        const u64 position = static_cast<u64>(index.data()[i]);  // a negative one becomes huge
-        largest = position > largest ? position : largest;
-    }
-    if (largest >= static_cast<u64>(size) && index.size() != 0)
-        throw std::out_of_range("index " + std::to_string(static_cast<i64>(largest)) + " lies outside an image of " +
-                                std::to_string(size) + " elements");
+    i64 signs = 0;  // negative as soon as one position or its distance to the last element is
+    const i64* positions = index.data();
+    const i64 count = static_cast<i64>(index.size());
+    for (i64 i = 0; i < count; ++i) signs |= positions[i] | (size - 1 - positions[i]);
+    if (signs >= 0) return;
+    for (i64 i = 0; i < count; ++i)
+        if (positions[i] < 0 || positions[i] >= size)
+            throw std::out_of_range("index[" + std::to_string(i) + "] = " + std::to_string(positions[i]) +
+                                    " lies outside an image of " + std::to_string(size) + " elements");
+}
+
+// body(image, begin, end) on disjoint parts of the `count` positions of every image.
+template <class Body>
+void for_positions(i64 batch, i64 count, Body&& body) {
+    parallel_ranges(batch * count, kGrain, [&](i64 begin, i64 end) {
+        while (begin < end) {
+            const i64 image = begin / count, stop = end < (image + 1) * count ? end : (image + 1) * count;
+            body(image, begin - image * count, stop - image * count);
+            begin = stop;
+        }
+    });
 }
 
 // Cuts the positions into runs of one channel, so that the coefficients are constants of the innermost loop.
@@ -32,19 +45,17 @@ void quadratic_share(Words opened, Index index, i64 per_channel, int bits, int s
 #else
     const auto kernel = quadratic_run_portable;
 #endif
-    parallel_ranges(batch * count, kGrain, [&](i64 begin, i64 end) {
-        for (i64 i = begin; i < end;) {
-            const i64 image = i / count, stop = end < (image + 1) * count ? end : (image + 1) * count;
-            const i64* positions = index.data() - image * count;
-            while (i < stop) {
-                const i64 channel = positions[i] / per_channel, first = channel * per_channel;
-                i64 last = i + 1;
-                while (last < stop && static_cast<u64>(positions[last] - first) < static_cast<u64>(per_channel)) ++last;
-                kernel({opened.data() + image * size, positions + i, last - i, bits, shift, a.data()[channel],
-                        b.data()[channel], c.data()[channel], p0.data() + i, p1.data() + i, q0.data() + i,
-                        q1.data() + i, mask.data() + i, out.data() + i});
-                i = last;
-            }
+    for_positions(batch, count, [&](i64 image, i64 begin, i64 end) {
+        const i64* positions = index.data();
+        while (begin < end) {
+            const i64 channel = positions[begin] / per_channel, first = channel * per_channel;
+            i64 last = begin + 1;
+            while (last < end && static_cast<u64>(positions[last] - first) < static_cast<u64>(per_channel)) ++last;
+            const i64 at = image * count + begin;
+            kernel({opened.data() + image * size, positions + begin, last - begin, bits, shift, a.data()[channel],
+                    b.data()[channel], c.data()[channel], p0.data() + at, p1.data() + at, q0.data() + at,
+                    q1.data() + at, mask.data() + at, out.data() + at});
+            begin = last;
         }
     });
 }
@@ -68,21 +79,24 @@ void relu_share(Words t, Words c1, Words flip, u64 one, Words v, Words r, Words 
 void gather(Words source, Index index, WordsOut out) {
     const i64 size = static_cast<i64>(source.shape(1)), count = static_cast<i64>(index.size());
     require_inside(index, size);
-    for (i64 image = 0; image < static_cast<i64>(source.shape(0)); ++image) {
+    for_positions(static_cast<i64>(source.shape(0)), count, [&](i64 image, i64 begin, i64 end) {
         const u64* row = source.data() + image * size;
+        const i64* positions = index.data();
         u64* to = out.data() + image * count;
-        for (i64 i = 0; i < count; ++i) to[i] = row[index.data()[i]];
-    }
+        for (i64 i = begin; i < end; ++i) to[i] = row[positions[i]];
+    });
 }
 
+// Where a position occurs twice, either value may stay.
 void scatter_shift(WordsOut out, Index index, Words values, int shift) {
     const i64 size = static_cast<i64>(out.shape(1)), count = static_cast<i64>(index.size());
     require_inside(index, size);
-    for (i64 image = 0; image < static_cast<i64>(out.shape(0)); ++image) {
+    for_positions(static_cast<i64>(out.shape(0)), count, [&](i64 image, i64 begin, i64 end) {
         u64* row = out.data() + image * size;
+        const i64* positions = index.data();
         const u64* from = values.data() + image * count;
-        for (i64 i = 0; i < count; ++i) row[index.data()[i]] = from[i] >> shift;
-    }
+        for (i64 i = begin; i < end; ++i) row[positions[i]] = from[i] >> shift;
+    });
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct MicroTask {
     u64* sums;
     i64 sums_row;
     bool accumulate;
+    const u64* prefetch;  // one cache line from here on is fetched per tap and channel: weights of the next calls
 };
 
 using Micro = void (*)(const MicroTask&);

@@ -34,10 +34,12 @@ struct Micro512 {
                 sums[r][v] = task.accumulate ? _mm512_loadu_si512(task.sums + r * task.sums_row + v * kLane)
                                              : _mm512_setzero_si512();
         const u64* weight = task.weight;
+        const u64* prefetch = task.prefetch;
         const i64 row = task.image_row;
         for (i64 t = 0; t < task.tap_count; ++t) {
             const u64* image = task.image + task.taps[t];
-            for (i64 c = 0; c < task.channels; ++c, weight += width, ++image) {
+            for (i64 c = 0; c < task.channels; ++c, weight += width, ++image, prefetch += kLane) {
+                _mm_prefetch(reinterpret_cast<const char*>(prefetch), _MM_HINT_T1);
                 __m512i w[Vectors];
                 for (int v = 0; v < Vectors; ++v) w[v] = _mm512_loadu_si512(weight + v * kLane);
                 for (int r = 0; r < Rows; ++r) {

@@ -42,6 +42,13 @@ std::vector<StepRange> step_ranges(i64 taps, i64 channels) {
     return ranges;
 }
 
+// Where the call number `call` on the same weights shall prefetch: the weights that follow, in equal parts over the
+// first calls; later ones touch what is in the cache anyway. Large weights then stream in while others multiply.
+const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call) {
+    const i64 steps = micro.tap_count * micro.channels;
+    return micro.weight + (call < block.vectors ? steps * block.width() + call * steps * kLane : 0);
+}
+
 }  // namespace
 
 void ConvPlan::run(const u64* x, i64 batch, u64* out) const {
@@ -127,6 +134,7 @@ void ConvPlan::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u
                 for (const Group* group = from; group != to; ++group) {
                     micro.image = images + group->image + block.group * s.group_channels() + step.first_channel;
                     micro.sums = sums + (group->pixel - first_pixel) * block.width();
+                    micro.prefetch = next_weights(micro, block, group - from);
                     table[block.vectors][group->rows](micro);
                 }
             }
@@ -205,9 +213,11 @@ void ConvPlan::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch,
                     micro.channels = step.channels;
                     micro.sums_row = row_lanes_;
                     micro.accumulate = step.first_channel != 0;
+                    i64 call = 0;
                     cut_line(tiles, kernels.max_rows[block.vectors], [&](i64 a, i64 b) {
                         micro.image = transformed + position * in_stride + a * channels + step.first_channel;
                         micro.sums = products + position * out_stride + a * row_lanes_ + block.lane;
+                        micro.prefetch = next_weights(micro, block, call++);
                         table[block.vectors][b - a](micro);
                     });
                 }
