@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.autorep-setup-dev
 INPUTS := pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/autorep/_native/cpp/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full soak readme clean
+.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -45,5 +45,22 @@ format: setup-dev  ## let ruff rewrite the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: setup  ## measure the headline set (under 15 minutes)
+	$(BIN)/autorep bench all
+
+bench-full: setup  ## measure everything, for long
+	$(BIN)/autorep bench all --full True
+
+readme: setup  ## write the README's tables and figures from bench/results
+	$(BIN)/autorep bench tables
+	$(MAKE) figures
+
+figures: setup  ## draw the report, and the figures that the README and docs show
+	$(BIN)/autorep report bench/results --out build/report/report.html
+	cp build/report/figures/frontier-latency.svg build/report/figures/breakdown-resnet18-32.svg docs/figures/
+
+soak: setup-dev  ## thousands of queries from several clients, every answer checked (10 minutes)
+	$(BIN)/python tests/service/soak.py
+
 clean:  ## remove everything that was built or written
-	rm -rf $(VENV) build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-output report .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -66,7 +66,7 @@ def inference(relus: int, seconds: float, **more: Any) -> dict[str, Any]:
 
 
 def write_everything(folder: Path) -> Path:
-    """One of each: runs that differ in recipe and degree, inference, peers."""
+    """One of each: runs that differ in recipe and degree, inference, peers, growth."""
     write_run(folder / "runs", "default-3", 90.4)
     write_run(folder / "runs", "faithful-3", 87.9, recipe="faithful")
     write_run(folder / "runs", "first-order-3", 89.1, degree=1)
@@ -78,4 +78,10 @@ def write_everything(folder: Path) -> Path:
     peers = [("autorep", "all relu", 0.3), ("crypten", "all relu", 1.8), ("autorep", "12,900 relus", 0.08)]
     rows = [{"system": s, "variant": v, "seconds": t, "bytes_per_party": 7e6, "rounds": 34} for s, v, t in peers]
     write_record(results, "peers", {"rows": rows})
+    curves = [
+        {"x": x, "y": y, "points": [[n, 2 * n + 5] for n in (1000, 4000, 9000)], "fit": {"slope": 2, "intercept": 5}}
+        for x in ("kept ReLUs", "pixels of the image")
+        for y in ("online, ms", "sent per party, MB", "prepared ahead, MB")
+    ]
+    write_record(results, "growth", {"curves": curves})
     return folder

@@ -31,6 +31,7 @@ def test_every_kind_of_source_gets_its_section(built: tuple[Path, dict[str, list
         "ablation-degree",
         "ablation-recipe",
         "training-resnet20-cifar10",
+        "growth",
     }
     assert expected <= set(built[1]["sections"])
 

@@ -124,8 +124,7 @@ def growth_sections(sources: Sources) -> list[Section]:
     for curve in sources.results_with("x", "y", "points"):
         fit = curve.get("fit") or {}
         line = (fit["slope"], fit["intercept"]) if {"slope", "intercept"} <= fit.keys() else None
-        title = f"{curve['y']} by {curve['x']}"
-        panels.append(Growth(title, curve["x"], curve["y"], [(x, y) for x, y in curve["points"]], line))
+        panels.append(Growth(curve["x"], curve["y"], [(x, y) for x, y in curve["points"]], line))
     if not panels:
         return []
     return [
@@ -133,8 +132,8 @@ def growth_sections(sources: Sources) -> list[Section]:
             "growth",
             "How cost grows",
             "Each panel varies one thing and holds the others; dashed lines are least-squares fits. Bytes and key "
-            "material are exactly linear in kept ReLUs, rounds do not change.",
+            "material lie on a line in kept ReLUs, and rounds do not change (`autorep bench growth` fails otherwise).",
             growth_curves(panels),
-            "Scatter plots with fitted lines.",
+            "; ".join(f"{panel.ylabel} by {panel.xlabel}" for panel in panels),
         )
     ]

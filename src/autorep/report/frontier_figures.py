@@ -91,7 +91,6 @@ def grouped_bars(groups: Sequence[tuple[str, Mapping[str, float]]], ylabel: str)
 class Growth:
     """One panel: how something grows, measured points and a fitted line (slope, intercept) where there is one."""
 
-    title: str
     xlabel: str
     ylabel: str
     points: Sequence[tuple[float, float]]
@@ -102,7 +101,7 @@ def growth_curves(panels: Sequence[Growth]) -> Figure:
     """Small panels, two a row, each from zero: dots measured, a dashed line fitted."""
     columns = min(2, len(panels))
     rows = (len(panels) + columns - 1) // columns
-    figure = new_figure(0.3 + 1.95 * rows)
+    figure = new_figure(0.2 + 1.75 * rows)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(grid, panels):
         x, y = np.array(sorted(panel.points), float).T
@@ -113,7 +112,6 @@ def growth_curves(panels: Sequence[Growth]) -> Figure:
         axes.plot(x, y, color=SERIES[0], marker="o", markersize=4.5, linestyle="" if panel.line else "-", linewidth=1.2)
         axes.set_xlim(0, 1.08 * x.max())
         axes.set_ylim(0, 1.18 * max(y.max(), 1e-9))
-        axes.set_title(panel.title, fontsize=8.5, color=INK)
         tidy(axes, panel.xlabel, panel.ylabel)
         axes.xaxis.label.set_fontsize(8)
         axes.yaxis.label.set_fontsize(8)
