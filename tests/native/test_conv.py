@@ -30,14 +30,14 @@ def slow_conv(
 ) -> np.ndarray:
     """One tap of the kernel at a time on the zero-padded batch."""
     N, C, H, W = x.shape
-    O, Cg, kh, kw = w.shape
+    outputs, Cg, kh, kw = w.shape
     padded = np.zeros((N, C, H + 2 * padding[0], W + 2 * padding[1]), np.uint64)
     padded[:, :, padding[0] : padding[0] + H, padding[1] : padding[1] + W] = x
     Ho = (padded.shape[2] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
     Wo = (padded.shape[3] - dilation[1] * (kw - 1) - 1) // stride[1] + 1
-    out = np.zeros((N, O, Ho, Wo), np.uint64)
-    for o in range(O):
-        first = (o // (O // groups)) * Cg
+    out = np.zeros((N, outputs, Ho, Wo), np.uint64)
+    for o in range(outputs):
+        first = (o // (outputs // groups)) * Cg
         for ky in range(kh):
             for kx in range(kw):
                 rows = slice(ky * dilation[0], ky * dilation[0] + stride[0] * (Ho - 1) + 1, stride[0])
@@ -50,7 +50,7 @@ def slow_conv(
 def agree(
     N: int,
     C: int,
-    O: int,
+    outputs: int,
     size: tuple[int, int],
     kernel: tuple[int, int],
     bits: int,
@@ -59,7 +59,7 @@ def agree(
     **geometry: object,
 ) -> _native.ConvPlan:
     rng = np.random.default_rng(seed)
-    w, x = words(rng, O, C // int(geometry.get("groups", 1)), *kernel), words(rng, N, C, *size)
+    w, x = words(rng, outputs, C // int(geometry.get("groups", 1)), *kernel), words(rng, N, C, *size)
     plan = _native.ConvPlan(w, (C, *size), bits=bits, algorithm=algorithm, **geometry)
     found, expected = plan.run(x), slow_conv(x, w, **geometry)
     assert found.shape == expected.shape == (N, *plan.out_shape)
@@ -123,20 +123,30 @@ def test_depthwise_agrees_with_the_slow_sum(level: str, data: st.DataObject) -> 
     st.sampled_from([1, 30, 44, 46, 47, 50, 51, 58]),
 )
 def test_winograd_agrees_with_the_slow_sum(
-    level: str, N: int, C: int, O: int, size: tuple[int, int], padding: tuple[int, int], bits: int
+    level: str, N: int, C: int, outputs: int, size: tuple[int, int], padding: tuple[int, int], bits: int
 ) -> None:
-    plan = agree(N, C, O, size, (3, 3), bits, "winograd", padding=padding)
+    plan = agree(N, C, outputs, size, (3, 3), bits, "winograd", padding=padding)
     assert plan.algorithm in ("winograd2", "winograd4")
 
 
 @pytest.mark.parametrize("bits", [44, 64])
 @pytest.mark.parametrize("algorithm", ["auto", "direct"])
 @pytest.mark.parametrize(
-    ("C", "O", "side", "kernel", "stride"),
+    ("C", "outputs", "side", "kernel", "stride"),
     [(3, 64, 32, 3, 1), (64, 64, 32, 3, 1), (64, 128, 32, 3, 2), (64, 128, 32, 1, 2), (512, 512, 4, 3, 1)],
 )
-def test_resnet_shapes(C: int, O: int, side: int, kernel: int, stride: int, algorithm: str, bits: int) -> None:
-    agree(2, C, O, (side, side), (kernel, kernel), bits, algorithm, stride=(stride, stride), padding=(kernel // 2,) * 2)
+def test_resnet_shapes(C: int, outputs: int, side: int, kernel: int, stride: int, algorithm: str, bits: int) -> None:
+    agree(
+        2,
+        C,
+        outputs,
+        (side, side),
+        (kernel, kernel),
+        bits,
+        algorithm,
+        stride=(stride, stride),
+        padding=(kernel // 2,) * 2,
+    )
 
 
 def test_threads_do_not_change_the_result(level: str) -> None:
@@ -153,9 +163,9 @@ def test_threads_do_not_change_the_result(level: str) -> None:
 
 @CASES
 @given(st.integers(0, 40), st.integers(1, 70), st.integers(1, 50), st.sampled_from([64, 52, 44]))
-def test_matmul_agrees_with_the_slow_product(level: str, N: int, F: int, O: int, bits: int) -> None:
+def test_matmul_agrees_with_the_slow_product(level: str, N: int, F: int, outputs: int, bits: int) -> None:
     rng = np.random.default_rng(N)
-    w, x = words(rng, O, F), words(rng, N, F)
+    w, x = words(rng, outputs, F), words(rng, N, F)
     expected = (x[:, None, :] * w[None]).sum(2, dtype=np.uint64)
     assert np.array_equal(cut(_native.MatmulPlan(w, bits).run(x), bits), cut(expected, bits))
 

@@ -1,6 +1,7 @@
 // Local pieces of the activation protocol: quadratic shares, ReLU shares, gather and scatter by index list.
 #include "activation.h"
 
+#include <atomic>
 #include <stdexcept>
 
 #include "bindings.h"
@@ -10,12 +11,16 @@ namespace {
 
 constexpr i64 kGrain = 1 << 14;
 
+bool all_inside(const i64* positions, i64 count, i64 size) {
+    i64 signs = 0;  // negative as soon as one position, or its distance to the last element, is
+    for (i64 i = 0; i < count; ++i) signs |= positions[i] | (size - 1 - positions[i]);
+    return signs >= 0;
+}
+
 void require_inside(const Index& index, i64 size) {
-    i64 signs = 0;  // negative as soon as one position or its distance to the last element is
     const i64* positions = index.data();
     const i64 count = static_cast<i64>(index.size());
-    for (i64 i = 0; i < count; ++i) signs |= positions[i] | (size - 1 - positions[i]);
-    if (signs >= 0) return;
+    if (all_inside(positions, count, size)) return;
     for (i64 i = 0; i < count; ++i)
         if (positions[i] < 0 || positions[i] >= size)
             throw std::out_of_range("index[" + std::to_string(i) + "] = " + std::to_string(positions[i]) +
@@ -60,26 +65,39 @@ void quadratic_share(Words opened, Index index, i64 per_channel, int bits, int s
     });
 }
 
-// z = T d - dR + c dm 2^(L-f) from the comparison's shares v + (s, sR, sm), complemented where `flip` says so.
 void relu_share(Words t, Words c1, Words flip, u64 one, Words v, Words r, Words m, Words s, Words sr, Words sm,
                 int wrap_shift, WordsOut out) {
+#if AUTOREP_X86
+    const auto kernel = simd_level() == Simd::avx512 ? relu_run_avx512 : relu_run_portable;
+#else
+    const auto kernel = relu_run_portable;
+#endif
     parallel_ranges(static_cast<i64>(out.size()), kGrain, [&](i64 begin, i64 end) {
-        for (i64 i = begin; i < end; ++i) {
-            const u64 flipped = u64(0) - flip.data()[i];
-            const u64* value = v.data() + 3 * i;
-            const u64 d0 = value[0] + s.data()[i], r0 = value[1] + sr.data()[i], m0 = value[2] + sm.data()[i];
-            const u64 d = d0 ^ ((d0 ^ (one - d0)) & flipped);
-            const u64 dr = r0 ^ ((r0 ^ (r.data()[i] - r0)) & flipped);
-            const u64 dm = m0 ^ ((m0 ^ (m.data()[i] - m0)) & flipped);
-            out.data()[i] = t.data()[i] * d - dr + ((c1.data()[i] * dm) << wrap_shift);
+        kernel({end - begin, one, wrap_shift, t.data() + begin, c1.data() + begin, flip.data() + begin,
+                v.data() + 3 * begin, r.data() + begin, m.data() + begin, s.data() + begin, sr.data() + begin,
+                sm.data() + begin, out.data() + begin});
+    });
+}
+
+// body(image, begin, end) on blocks of positions that were just checked and are still in the cache; throws after all
+// others are done when some position lies outside.
+template <class Body>
+void for_checked_positions(const Index& index, i64 batch, i64 size, Body&& body) {
+    constexpr i64 kBlock = 2048;
+    std::atomic<bool> outside{false};
+    for_positions(batch, static_cast<i64>(index.size()), [&](i64 image, i64 begin, i64 end) {
+        for (; begin < end; begin += kBlock) {
+            const i64 stop = begin + kBlock < end ? begin + kBlock : end;
+            if (all_inside(index.data() + begin, stop - begin, size)) body(image, begin, stop);
+            else outside = true;
         }
     });
+    if (outside) require_inside(index, size);
 }
 
 void gather(Words source, Index index, WordsOut out) {
     const i64 size = static_cast<i64>(source.shape(1)), count = static_cast<i64>(index.size());
-    require_inside(index, size);
-    for_positions(static_cast<i64>(source.shape(0)), count, [&](i64 image, i64 begin, i64 end) {
+    for_checked_positions(index, static_cast<i64>(source.shape(0)), size, [&](i64 image, i64 begin, i64 end) {
         const u64* row = source.data() + image * size;
         const i64* positions = index.data();
         u64* to = out.data() + image * count;
@@ -90,8 +108,7 @@ void gather(Words source, Index index, WordsOut out) {
 // Where a position occurs twice, either value may stay.
 void scatter_shift(WordsOut out, Index index, Words values, int shift) {
     const i64 size = static_cast<i64>(out.shape(1)), count = static_cast<i64>(index.size());
-    require_inside(index, size);
-    for_positions(static_cast<i64>(out.shape(0)), count, [&](i64 image, i64 begin, i64 end) {
+    for_checked_positions(index, static_cast<i64>(out.shape(0)), size, [&](i64 image, i64 begin, i64 end) {
         u64* row = out.data() + image * size;
         const i64* positions = index.data();
         const u64* from = values.data() + image * count;
@@ -111,6 +128,17 @@ void quadratic_run_portable(const QuadraticRun& run) {
         const u64 p = run.p0[i] ^ ((run.p0[i] ^ run.p1[i]) & upper);
         const u64 q = run.q0[i] ^ ((run.q0[i] ^ run.q1[i]) & upper);
         run.out[i] = (run.a * t - 2 * p + run.b) * t + q + run.c + run.mask[i];
+    }
+}
+
+void relu_run_portable(const ReluRun& run) {
+    for (i64 i = 0; i < run.count; ++i) {
+        const u64 flipped = u64(0) - run.flip[i];
+        const u64 d0 = run.v[3 * i] + run.s[i], r0 = run.v[3 * i + 1] + run.sr[i], m0 = run.v[3 * i + 2] + run.sm[i];
+        const u64 d = d0 ^ ((d0 ^ (run.one - d0)) & flipped);
+        const u64 dr = r0 ^ ((r0 ^ (run.r[i] - r0)) & flipped);
+        const u64 dm = m0 ^ ((m0 ^ (run.m[i] - m0)) & flipped);
+        run.out[i] = run.t[i] * d - dr + ((run.c1[i] * dm) << run.wrap_shift);
     }
 }
 

@@ -1,4 +1,4 @@
-// The innermost loop of the quadratic activation, as one instruction set offers it.
+// The innermost loops of the activations, as one instruction set offers them.
 #pragma once
 #include "common.h"
 
@@ -16,7 +16,18 @@ struct QuadraticRun {
     u64* out;
 };
 
+// (d, dR, dm) = v + (s, sr, sm), or (one - d, r - dR, m - dm) where flip is 1:  out = t d - dR + (c1 dm << wrap_shift).
+struct ReluRun {
+    i64 count;
+    u64 one;
+    int wrap_shift;
+    const u64 *t, *c1, *flip, *v, *r, *m, *s, *sr, *sm;
+    u64* out;
+};
+
 void quadratic_run_portable(const QuadraticRun& run);
 void quadratic_run_avx512(const QuadraticRun& run);
+void relu_run_portable(const ReluRun& run);
+void relu_run_avx512(const ReluRun& run);
 
 }  // namespace autorep

@@ -42,11 +42,13 @@ std::vector<StepRange> step_ranges(i64 taps, i64 channels) {
     return ranges;
 }
 
-// Where the call number `call` on the same weights shall prefetch: the weights that follow, in equal parts over the
-// first calls; later ones touch what is in the cache anyway. Large weights then stream in while others multiply.
-const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call) {
+// Where call number `call` of `calls` on the same weights shall prefetch: the weights that follow, in equal parts over
+// the first calls; later ones touch what is in the cache anyway. Large weights then stream in while others multiply.
+// A single call reads its weights as fast as they come, and is better left to the processor's own prefetching.
+const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) {
     const i64 steps = micro.tap_count * micro.channels;
-    return micro.weight + (call < block.vectors ? steps * block.width() + call * steps * kLane : 0);
+    const bool wanted = calls > 1 && call < block.vectors;
+    return micro.weight + (wanted ? steps * block.width() + call * steps * kLane : 0);
 }
 
 }  // namespace
@@ -134,7 +136,7 @@ void ConvPlan::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u
                 for (const Group* group = from; group != to; ++group) {
                     micro.image = images + group->image + block.group * s.group_channels() + step.first_channel;
                     micro.sums = sums + (group->pixel - first_pixel) * block.width();
-                    micro.prefetch = next_weights(micro, block, group - from);
+                    micro.prefetch = next_weights(micro, block, group - from, to - from);
                     table[block.vectors][group->rows](micro);
                 }
             }
@@ -214,10 +216,11 @@ void ConvPlan::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch,
                     micro.sums_row = row_lanes_;
                     micro.accumulate = step.first_channel != 0;
                     i64 call = 0;
+                    const i64 calls = ceil_div(tiles, kernels.max_rows[block.vectors]);
                     cut_line(tiles, kernels.max_rows[block.vectors], [&](i64 a, i64 b) {
                         micro.image = transformed + position * in_stride + a * channels + step.first_channel;
                         micro.sums = products + position * out_stride + a * row_lanes_ + block.lane;
-                        micro.prefetch = next_weights(micro, block, call++);
+                        micro.prefetch = next_weights(micro, block, call++, calls);
                         table[block.vectors][b - a](micro);
                     });
                 }

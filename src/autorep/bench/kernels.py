@@ -1,0 +1,325 @@
+"""`autorep bench kernels`: every native kernel beside the processor's limit in the same run, and beside torch or numpy.
+
+All on one thread. A time is processor time of this thread, the best of several calls, so other programs on the machine
+disturb it little. A limit is what the processor does when it does nothing else: multiply-adds or AES rounds on
+registers, or reading and copying as many bytes as the kernel must.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autorep import _native
+from autorep._native import _core
+from autorep.bench.record import record
+from autorep.cli.output import emit, table
+
+BITS = 44
+DCF = (22, 44, 16)  # domain bits, payload bits, small payload bits
+# channels in and out, side of the image, kernel, stride: the distinct layers of ResNet-18 for 32 x 32 images
+LAYERS = [
+    (3, 64, 32, 3, 1),
+    (64, 64, 32, 3, 1),
+    (64, 128, 32, 3, 2),
+    (64, 128, 32, 1, 2),
+    (128, 128, 16, 3, 1),
+    (128, 256, 16, 3, 2),
+    (256, 256, 8, 3, 1),
+    (256, 512, 8, 3, 2),
+    (512, 512, 4, 3, 1),
+]
+QUICK_LAYERS = [LAYERS[1], LAYERS[4], LAYERS[8]]
+
+
+def measure(quick: bool = False) -> dict[str, Any]:
+    """Rates, limits and comparisons of all kernels as JSON-able rows."""
+    import torch
+
+    threads, torch_threads = _native.get_threads(), torch.get_num_threads()
+    _native.set_threads(1)
+    torch.set_num_threads(1)
+    try:
+        limits = _limits(quick)
+        rows = [*_convolutions(limits, quick), *_streams(limits, quick), *_elementwise(limits, quick)]
+    finally:
+        _native.set_threads(threads)
+        torch.set_num_threads(torch_threads)
+    return {"simd": _native.simd(), "threads": 1, "limits": limits, "rows": rows}
+
+
+def _best(call: Callable[[], object], quick: bool, seconds: float = 0.3) -> float:
+    """Processor seconds of the fastest of several calls, after one that warms up."""
+    call()
+    best, spent, calls = float("inf"), 0.0, 0
+    while calls < 3 or (spent < (seconds / 5 if quick else seconds) and calls < 200):
+        start = time.thread_time()
+        call()
+        took = time.thread_time() - start
+        best, spent, calls = min(best, took), spent + took, calls + 1
+    return best
+
+
+def _limits(quick: bool) -> dict[str, float]:
+    """What the processor can do at most, per second of one core, at the active instruction-set level."""
+    sink = np.ones(1, np.uint64)
+    work = 20_000_000
+    buffer = np.ones(1 << 20, np.uint64)
+    target = np.empty_like(buffer)
+    done: dict[str, int] = {}
+
+    def probe(name: str, call: Callable[[], int]) -> float:
+        def counted() -> None:
+            done[name] = call()
+
+        seconds = _best(counted, quick)
+        return done[name] / seconds
+
+    copied = _best(lambda: np.copyto(target, buffer), quick)
+    return {
+        "multiply_add_52_per_s": probe("52", lambda: _core.probe_multiply_add(52, work, sink)),
+        "multiply_add_64_per_s": probe("64", lambda: _core.probe_multiply_add(64, work, sink)),
+        "aes_blocks_per_s": probe("aes", lambda: _core.probe_aes(work // 10, sink)),
+        "copy_bytes_per_s": 2 * buffer.nbytes / copied,
+        "read_bytes_per_s": buffer.nbytes / _best(lambda: _core.probe_read(buffer), quick),
+    }
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The shortest possible time, and what sets it."""
+
+    seconds: float
+    by: str
+
+
+@dataclass(frozen=True)
+class Other:
+    """The same work done by another library."""
+
+    name: str
+    seconds: float
+
+
+def _row(
+    kernel: str, case: str, work: float, unit: str, seconds: float, bound: Bound | None, other: Other | None
+) -> dict[str, Any]:
+    """One line of the table: `work` units done in `seconds`."""
+    return {
+        "kernel": kernel,
+        "case": case,
+        "unit": unit,
+        "seconds": seconds,
+        "rate": work / seconds,
+        "limit_rate": work / bound.seconds if bound else None,
+        "limited_by": bound.by if bound else None,
+        "fraction_of_limit": bound.seconds / seconds if bound else None,
+        "compared_with": other.name if other else None,
+        "times_faster": other.seconds / seconds if other else None,
+    }
+
+
+def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
+    """Direct and Winograd, batch 1, on each layer shape."""
+    for channels, outputs, side, kernel, stride in QUICK_LAYERS if quick else LAYERS:
+        weight, x = _words(outputs, channels, kernel, kernel), _words(1, channels, side, side)
+        theirs = Other("torch int64", _torch_convolution(weight, x, stride, quick))
+        case = f"{channels}→{outputs}, {side}x{side}, {kernel}x{kernel}" + (f" stride {stride}" if stride > 1 else "")
+        candidates = [("direct", BITS)]
+        if kernel == 3 and stride == 1 and channels > 3:
+            candidates.append(("winograd", BITS))
+        if not quick:
+            candidates.append(("direct", 64))
+        for algorithm, bits in candidates:
+            yield _convolution(limits, quick, weight, x, stride, algorithm, bits, case, theirs)
+
+
+def _convolution(
+    limits: dict[str, float],
+    quick: bool,
+    weight: np.ndarray,
+    x: np.ndarray,
+    stride: int,
+    algorithm: Any,
+    bits: int,
+    case: str,
+    theirs: Other,
+) -> dict[str, Any]:
+    """The limit: the multiplications that the algorithm makes, or reading its packed weight once."""
+    padding = weight.shape[2] // 2
+    plan = _native.ConvPlan(weight, x.shape[1:], (stride, stride), (padding, padding), bits=bits, algorithm=algorithm)
+    out = plan.run(x)
+    work = weight[0].size * out.size
+    saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(plan.algorithm, (1.0, 0))
+    peak = limits[f"multiply_add_{52 if bits + extra_bits <= 52 else 64}_per_s"]
+    packed = np.ones(plan.packed_bytes // 8, np.uint64)
+    multiply = Bound(work / saved / peak, "multiplier")
+    read = Bound(_best(lambda: _core.probe_read(packed), quick, 0.05), "reading the weight")
+    seconds = _best(lambda: plan.run(x, out), quick)
+    bound = multiply if multiply.seconds > read.seconds else read
+    return _row("convolution", f"{case}, {bits} bits, {plan.algorithm}", work, "MAC", seconds, bound, theirs)
+
+
+def _torch_convolution(weight: np.ndarray, x: np.ndarray, stride: int, quick: bool) -> float:
+    import torch
+
+    padding = weight.shape[2] // 2
+    w, image = torch.from_numpy(weight.view(np.int64)), torch.from_numpy(x.view(np.int64))
+    return _best(lambda: torch.nn.functional.conv2d(image, w, stride=stride, padding=padding), quick, 0.1)
+
+
+def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
+    """What AES decides: the generator, and comparison keys made and evaluated."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    blocks_per_s = limits["aes_blocks_per_s"]
+
+    def bound(blocks: int) -> Bound | None:
+        return Bound(blocks / blocks_per_s, "AES") if blocks_per_s else None
+
+    out = np.empty(1 << 20, np.uint64)
+    zeros, sink = bytes(out.nbytes), bytearray(out.nbytes + 15)
+
+    def library() -> None:
+        Cipher(algorithms.AES(bytes(16)), modes.CTR(bytes(16))).encryptor().update_into(zeros, sink)
+
+    seconds = _best(lambda: _native.prg(bytes(16), out, BITS), quick)
+    other = Other("cryptography", _best(library, quick))
+    yield _row("generator", f"{BITS}-bit words", out.nbytes, "byte", seconds, bound(out.size // 2), other)
+
+    n, large, small = DCF
+    count = 2000 if quick else 12_900
+    alpha, x = _words(count) >> np.uint64(64 - n), _words(count) >> np.uint64(64 - n)
+    beta, root0, root1 = _words(count, 3), _words(count, 2), _words(count, 2)
+    keys = _native.dcf_gen(alpha, beta, *DCF, root0, root1)
+    case = f"n={n}, {large}+{large}+{small} bits"
+    seconds = _best(lambda: _native.dcf_gen(alpha, beta, *DCF, root0, root1), quick)
+    yield _row("comparison keys", case, count, "key", seconds, bound(count * (8 * n + 2)), None)
+    seconds = _best(lambda: _native.dcf_eval(0, x, *DCF, root0, keys), quick)
+    yield _row("comparison", case, count, "ReLU", seconds, bound(count * (2 * n + 1)), None)
+
+
+def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
+    """What memory decides: one pass each; the limit is copying as many bytes as must be read and written."""
+    n, planes = 1 << 20, 24
+    a, b, c, d, e, f, g = (_words(n) for _ in range(7))  # distinct arrays, as in use: none is in the cache already
+    bit, flip, v = _words(n) & np.uint64(1), _words(n) & np.uint64(1), _words(n, 3)
+    index = np.sort(np.random.default_rng(0).permutation(n)[: n * 15 // 16]).astype(np.int64)
+    opened, k = (_words(n) & np.uint64(2**BITS - 1)).reshape(1, n), index.size
+    p0, p1, q0, q1, mask = (_words(1, k) for _ in range(5))
+    coefficients, flat, scattered = _words(n // 1024), opened[0], np.empty_like(opened)
+    packed, plane_words = _native.pack(a, BITS), _native.bit_planes(a, planes)
+
+    def quadratic() -> np.ndarray:
+        one, two, three = coefficients, coefficients, coefficients
+        return _native.quadratic_share(opened, index, 1024, BITS, 20, p0, p1, q0, q1, one, two, three, mask)
+
+    def numpy_quadratic() -> np.ndarray:
+        y, coefficient = flat[index], coefficients[index >> 10]
+        t, wrapped = (y >> np.uint64(20)) - np.uint64(1 << (BITS - 22)), y >> np.uint64(BITS - 1)
+        p, q = np.where(wrapped, p0, p1), np.where(wrapped, q0, q1)
+        return (coefficient * t - p - p + coefficient) * t + q + coefficient + mask
+
+    def numpy_relu() -> np.ndarray:
+        s, r, m = v[:, 0] + e, v[:, 1] + f, v[:, 2] + g
+        s, r, m = np.where(flip, 1 - s, s), np.where(flip, b - r, r), np.where(flip, c - m, m)
+        return a * s - r + ((bit * m) << np.uint64(BITS - 16))
+
+    def numpy_pack() -> np.ndarray:
+        bits = np.unpackbits(a.view(np.uint8), bitorder="little").reshape(n, 64)[:, :BITS]
+        return np.packbits(bits, bitorder="little")
+
+    def ours_of(call: Callable[..., object], *arguments: object) -> Callable[[], object]:
+        return lambda: call(*arguments)
+
+    some = "15/16 of the positions"
+    cases: list[tuple[str, str, int, float, Callable[[], object], Callable[[], object] | None]] = [
+        ("pack", f"{BITS} bits", n, 8 + BITS / 8, ours_of(_native.pack, a, BITS), numpy_pack),
+        ("unpack", f"{BITS} bits", n, 8 + BITS / 8, ours_of(_native.unpack, packed, n, BITS), None),
+        ("open", f"{BITS} bits", n, 16 + BITS / 8, ours_of(_native.open_packed, b, packed, BITS), None),
+        ("bit planes", f"{planes} planes", n, 8 + planes / 8, ours_of(_native.bit_planes, a, planes), None),
+        (
+            "words of planes",
+            f"{planes} planes",
+            n,
+            8 + planes / 8,
+            ours_of(_native.from_bit_planes, plane_words, n),
+            None,
+        ),
+        (
+            "AND layer",
+            "64 bits a word",
+            n,
+            48,
+            ours_of(_native.and_layer, 0, a, b, c, d, e),
+            lambda: e ^ (a & d) ^ (b & c),
+        ),
+        ("quadratic", some, k, 64, quadratic, numpy_quadratic),
+        ("ReLU share", "", n, 96, ours_of(_native.relu_share, a, bit, flip, 1, v, b, c, e, f, g, BITS, 16), numpy_relu),
+        ("gather", some, k, 24, ours_of(_native.gather, opened, index), lambda: flat[index]),
+        ("scatter", some, k, 24, ours_of(_native.scatter_shift, scattered, index, p0, 20), None),
+    ]
+    for kernel, case, count, moved, ours, theirs in cases:
+        other = Other("numpy", _best(theirs, quick, 0.1)) if theirs else None
+        bound = Bound(count * moved / limits["copy_bytes_per_s"], "copying")
+        yield _row(kernel, case, count, "element", _best(ours, quick), bound, other)
+
+
+def _words(*shape: int) -> np.ndarray:
+    """Public test data; timings do not depend on it."""
+    return np.random.default_rng(1).integers(0, 2**64, shape, dtype=np.uint64)
+
+
+def _rate(value: float, unit: str) -> str:
+    return f"{value / 1e9:.2f} G {unit}/s" if value >= 1e8 else f"{value / 1e6:.2f} M {unit}/s"
+
+
+def describe(result: dict[str, Any]) -> str:
+    """The rows as a table for a terminal."""
+    limits = result["limits"]
+    lines = [
+        f"kernels at level {result['simd']}, one thread; limits of this processor in this run:",
+        f"  {limits['multiply_add_52_per_s'] / 1e9:.1f} G multiply-adds/s modulo 2^52, "
+        f"{limits['multiply_add_64_per_s'] / 1e9:.1f} G/s modulo 2^64, "
+        f"AES {16 * limits['aes_blocks_per_s'] / 1e9:.1f} GB/s, "
+        f"copy {limits['copy_bytes_per_s'] / 1e9:.1f} GB/s, read {limits['read_bytes_per_s'] / 1e9:.1f} GB/s",
+        "",
+        "",
+    ]
+    rows = [
+        (
+            row["kernel"],
+            row["case"],
+            f"{row['rate'] / 1e9:.2f} G {row['unit']}/s"
+            if row["rate"] >= 1e8
+            else f"{row['rate'] / 1e6:.2f} M {row['unit']}/s",
+            f"{1e6 * row['seconds']:.0f} µs",
+            f"{row['fraction_of_limit']:.0%} of {row['limited_by']}" if row["fraction_of_limit"] else "",
+            f"{row['times_faster']:.1f}x {row['compared_with']}" if row["times_faster"] else "",
+        )
+        for row in result["rows"]
+    ]
+    return "\n".join(lines) + table(rows, ("kernel", "case", "rate", "time", "limit", "faster than"), "llrrll")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Every native kernel beside the processor's limit measured in the same run, and beside torch or numpy."""
+
+    quick: bool = False
+    """Fewer shapes and shorter measurements."""
+    record: str | None = None
+    """Also write bench/results/NAME.json."""
+    json: str | None = None
+    """Write the result as JSON to a file, or to standard output with `-`."""
+
+    def run(self) -> int:
+        result = measure(self.quick)
+        if self.record:
+            record(self.record, result)
+        emit(result, describe(result), self.json)
+        return 0
