@@ -107,7 +107,9 @@ def test_document_runs_as_written(network: None, tmp_path: Path) -> None:
     outputs: dict[str, str] = {}
     try:
         for machine, stays, text in BLOCK.findall(DOCUMENT.read_text(encoding="utf-8")):
-            inside = ["ip", "netns", "exec", namespace(machine), "sh", "-ec", text]
+            # `exec`, so that the process that is ended is the server itself and not a shell around it
+            line = f"exec {text}" if stays else text
+            inside = ["ip", "netns", "exec", namespace(machine), "sh", "-ec", line]
             where = tmp_path / machine
             if stays:
                 if not (tmp_path / "server0" / "keys").exists():
