@@ -6,7 +6,9 @@ import contextlib
 import shutil
 import statistics
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +97,10 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     error = rounding_error(program, images)
 
     _say(4, f"prepare {settings.images} inferences; start dealer and two servers (separate processes, TLS)")
-    with LocalDeployment(program, prepare=settings.images, lanes=1) as deployment:
+    deployment = LocalDeployment(program, prepare=settings.images, lanes=1)
+    with contextlib.ExitStack() as stack:
+        with _progress_of(deployment.folder, settings.images):
+            stack.enter_context(deployment)  # returns when both servers are ready
         _say(5, f"classify {settings.images} test images privately")
         with deployment.client(concurrency=1) as client:
             answers = client.predict(images, progress=True)
@@ -170,6 +175,29 @@ def _percent(logits: Any, labels: Any) -> float:
 
 def _say(step: int, text: str) -> None:
     print(f"[{step}/{STEPS}] {text}", flush=True)
+
+
+@contextlib.contextmanager
+def _progress_of(folder: Path, count: int) -> Iterator[None]:
+    """A bar that follows the bundles arriving in the servers' stores."""
+    from tqdm import tqdm
+
+    done = threading.Event()
+
+    def follow() -> None:
+        with tqdm(total=count, desc="correlated randomness", unit="inference") as bar:
+            while not done.wait(0.2):
+                stored = [sum(1 for _ in folder.glob(f"store{party}/*/ready/*")) for party in (0, 1)]
+                bar.update(min(*stored, count) - bar.n)
+            bar.update(count - bar.n)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _clear(out: Path) -> None:

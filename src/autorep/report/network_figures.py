@@ -11,8 +11,10 @@ import numpy as np
 from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, thousands, tidy
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 MAP_COLUMNS = 4
 
@@ -38,7 +40,7 @@ def relus_by_layer(layers: Sequence[tuple[str, int, int]]) -> Figure:
     """Kept against all ReLUs of every layer (name, kept, all), with the share written beside."""
     figure = new_figure(0.9 + 0.28 * len(layers))
     axes = figure.subplots()
-    places = np.arange(len(layers))
+    places = range(len(layers))
     totals = [total for _, _, total in layers]
     axes.barh(places, totals, color="#e3e6eb", height=0.7, label="replaced by a quadratic")
     axes.barh(places, [kept for _, kept, _ in layers], color=BLUE, height=0.7, label="kept as ReLU")
@@ -177,7 +179,7 @@ def training_curves(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]]) -
         axes.yaxis.label.set_fontsize(8.5)
     tidy(grid[-1], "epoch", grid[-1].get_ylabel())
     grid[-1].xaxis.set_major_locator(_locator(8, integer=True))
-    handles: dict[str, object] = {}
+    handles: dict[str, Artist] = {}
     for axes in grid:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels())))
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(2, len(handles)),
@@ -200,7 +202,7 @@ def _logarithmic(axes: Axes, from_zero: bool) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _locator(bins: int, integer: bool = False) -> object:
+def _locator(bins: int, integer: bool = False) -> Locator:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(bins, integer=integer)
