@@ -5,6 +5,8 @@ Latency, bytes and rounds depend on shapes, widths and the positions of the kept
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from torch import nn
 from autorep import models
 from autorep.errors import BudgetError, ConfigError
 from autorep.program.compile import compile_program
-from autorep.program.ir import Program
+from autorep.program.ir import Activation, Program
 from autorep.replacement import replace_activations_
 from autorep.replacement.api import Replacement
 
@@ -28,39 +30,62 @@ def random_images(count: int, channels: int, size: int, seed: int = 0) -> torch.
     return nn.functional.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False) * 1.5
 
 
-def build_program(
-    network: str, image_size: int | None = None, relus: int | None = None, seed: int = 0, **options: int
-) -> Program:
-    """A compiled network that keeps exactly `relus` ReLUs, spread over the layers in proportion to their sizes.
+def build_program(network: str, image_size: int | None = None, relus: int | None = None, seed: int = 0) -> Program:
+    """A network by name, compiled, that keeps exactly `relus` ReLUs, in every layer the same share.
 
     Args:
         network: a name of `autorep.models`.
         image_size: rows and columns of the input; None takes the network's usual size.
         relus: ReLUs to keep; None keeps all of them.
-        options: of the network's builder.
     """
     spec = models.spec(network)
     size = image_size or spec.image_size
     if size < 8:
         raise ConfigError(f"image size {size}: the networks need at least 8")
     torch.manual_seed(seed)
-    model = models.create(network, **models.size_options(network, size), **options)
+    return compile_random(models.create(network), network, (spec.channels, size), relus, seed)
+
+
+def compile_random(
+    model: nn.Module, name: str, image: tuple[int, int], relus: int | None = None, seed: int = 0
+) -> Program:
+    """Compile a freshly made model for images of (channels, size); its activations are replaced in place."""
+    channels, size = image
     batch = 16 if size <= 64 else 4
-    batches = [random_images(batch, spec.channels, size, seed + index) for index in range(CALIBRATION_BATCHES)]
+    batches = [random_images(batch, channels, size, seed + index) for index in range(CALIBRATION_BATCHES)]
     _settle_batch_norms_(model, batches)
     model.eval()
     replacement = replace_activations_(model, batches[0][:2], kinds=KINDS)
     if relus is not None and not 0 <= relus <= replacement.total:
-        raise BudgetError(f"{network} at {size}×{size} has 0 to {replacement.total} ReLUs to keep, not {relus}")
+        raise BudgetError(f"{name} at {size}×{size} has 0 to {replacement.total} ReLUs to keep, not {relus}")
     replacement.calibrate_(model, batches)
     _flatten_(replacement)
     spread_(replacement, replacement.total if relus is None else relus, seed)
     _settle_batch_norms_(model, batches)
     model.eval()
-    program = compile_program(model, [images.numpy() for images in batches], name=network)
-    kept = sum(row["kept"] for row in replacement.table())
-    assert kept == (replacement.total if relus is None else relus), (kept, relus)
-    return program
+    return compile_program(model, [images.numpy() for images in batches], name=name)
+
+
+def keep_relus(program: Program, relus: int) -> Program:
+    """The same program with another number of kept ReLUs, spread alike; every width and scale stays.
+
+    Only for programs whose activations all have quadratics, so each was compiled with some elements replaced.
+    """
+    layers = [op for op in program.ops if isinstance(op, Activation) and op.function == "piecewise"]
+    total = sum(op.size for op in layers)
+    if not 0 <= relus <= total:
+        raise BudgetError(f"this program has 0 to {total} ReLUs to keep, not {relus}")
+    ends = [round(relus * end / total) for end in np.cumsum([op.size for op in layers])]
+    kept = {op.name: end - start for op, start, end in zip(layers, [0, *ends], ends)}
+    ops = []
+    for op in program.ops:
+        if isinstance(op, Activation) and op.name in kept:
+            index = np.linspace(0, op.size, kept[op.name], endpoint=False).astype(np.int64)
+            op = dataclasses.replace(op, kept=index)
+        ops.append(op)
+    full = {op.name for op in ops if isinstance(op, Activation) and not op.quad_count}  # these have no quadratics
+    parameters = {key: value for key, value in program.parameters.items() if key.rpartition(".")[0] not in full}
+    return dataclasses.replace(program, ops=tuple(ops), parameters=parameters)
 
 
 @torch.no_grad()

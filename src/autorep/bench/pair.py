@@ -29,7 +29,7 @@ class Query:
     Attributes:
         logits: the client's answer.
         seconds: from the client's shares leaving to the shares of the answer being back.
-        dealer_seconds: making both bundles.
+        dealer_seconds: making both bundles and writing them to files.
         prepare_seconds: the slower party's own part of the offline phase.
         offline_bytes: of both bundles.
         parties: what each party process measured (see `worker`).
@@ -103,14 +103,12 @@ class Pair:
     def query(self, images: np.ndarray) -> Query:
         """One private inference of a batch, offline phase included, each phase timed apart."""
         assert self._processes is not None
-        started = time.perf_counter()
-        bundles = self.dealer.deal(len(images)).bundles
-        dealer_seconds = time.perf_counter() - started
         paths = [Path(self._folder.name) / f"bundle{party}" for party in (0, 1)]
-        for path, bundle in zip(paths, bundles):
-            path.write_bytes(bundle)
-        offline_bytes = sum(map(len, bundles))
-        del bundles
+        started = time.perf_counter()
+        with paths[0].open("wb") as sink0, paths[1].open("wb") as sink1:
+            self.dealer.deal_to((sink0, sink1), len(images))
+        dealer_seconds = time.perf_counter() - started
+        offline_bytes = sum(path.stat().st_size for path in paths)
         self._processes.send([{"do": "prepare", "path": str(path)} for path in paths])
         prepared = self._processes.gather()[0]
         shares = share_input(self.program, images)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from autorep.bench.cost import cost
 from autorep.bench.pair import Pair, Query
 from autorep.bench.record import record
 from autorep.cli.output import emit, megabytes, table
@@ -38,6 +39,7 @@ def measure(
         "link": link,
         "threads": threads,
         "comparison": comparison,
+        "estimate": cost(program, len(images), comparison).latency(link),
         "difference_to_fixed": difference,
         "agrees": difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())),
     }
@@ -161,6 +163,7 @@ def describe(result: dict[str, Any]) -> str:
     party = (result["peak_party_bytes"] - result["runtime_bytes"]) / 1e6
     facts = [
         ("online", f"{result['online_seconds']:.4f} s ({result['images_per_second']:.1f} images/s)"),
+        ("estimated before the run", f"{result['estimate']['seconds']:.4f} s"),
         ("rounds", result["rounds"]),
         ("sent by each party", megabytes(result["online_bytes_per_party"])),
         ("dealer", f"{result['dealer_seconds']:.3f} s, {megabytes(result['offline_bytes'])} to both parties"),
