@@ -19,12 +19,14 @@ from PIL import Image
 
 from autorep.cli.main import main
 from autorep.cli.predict import load_images
-from autorep.errors import DataError, ProtocolError
-from autorep.program.files import save, split
+from autorep.errors import DataError, HandshakeError, ProtocolError
+from autorep.program.files import load_public, program_hash, save, split
 from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
 from autorep.service.shares import CONTENT_TYPE, new_query_id
+
+from .conftest import small_program
 
 
 def free_port() -> int:
@@ -34,18 +36,21 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
-    """Two servers without a dealer, with tokens and a rate, on six prepared inferences."""
+    """Two servers without a dealer, with tokens and a rate; two programs, six prepared inferences of each."""
     folder = tmp_path_factory.mktemp("prepared")
     split(program, folder / "bundle")
+    split(small_program(seed=5), folder / "second")
     assert main(["keys", "--out", str(folder / "keys"), "--clients", "alice", "bob"]) == 0
-    arguments = ["prepare", "--bundle", str(folder / "bundle"), "--out", str(folder / "store"), "--count", "6"]
-    assert main([*arguments, "--json", str(folder / "prepare.json")]) == 0
+    for bundle in ("bundle", "second"):
+        arguments = ["prepare", "--bundle", str(folder / bundle), "--out", str(folder / "store"), "--count", "6"]
+        assert main([*arguments, "--json", str(folder / "prepare.json")]) == 0
     ports, peer = [free_port(), free_port()], free_port()
     processes = []
     for party in (0, 1):
         command = [
             sys.executable, "-m", "autorep.cli.main", "serve", "--party", str(party),
-            "--bundle", str(folder / "bundle"), "--keys", str(folder / "keys" / f"party{party}"),
+            "--bundle", str(folder / "bundle"), str(folder / "second"),
+            "--keys", str(folder / "keys" / f"party{party}"),
             "--store", str(folder / "store" / f"party{party}"), "--listen", f"127.0.0.1:{ports[party]}",
             "--peer", f"127.0.0.1:{peer}", "--rate", "2", "--burst", "4", "--half-expiry", "1",
         ]  # fmt: skip
@@ -125,8 +130,6 @@ def test_ping_says_what_is_wrong(
 def test_ping_notices_a_different_program(
     prepared: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from .conftest import small_program
-
     folder, (first, second, peer) = prepared
     split(small_program(seed=9), tmp_path)
     capsys.readouterr()
@@ -145,14 +148,27 @@ def test_rate_and_exhausted_material_are_refused_with_a_delay(
     ca = folder / "keys" / "client" / "ca.pem"
     images = np.random.default_rng(3).random((6, 1, 8, 8))
     started = time.monotonic()
-    with Client([first, second], token=bob, ca=ca, patience=20) as client:
+    with Client([first, second], token=bob, ca=ca, patience=20, program=program_hash(program)) as client:
         assert np.abs(client.logits(images) - program.run(images, "fixed")).max() < 1e-3
     assert time.monotonic() - started > 0.8  # two a second after a burst of four
     with (
-        Client([first, second], token=alice, ca=ca, patience=0) as client,
+        Client([first, second], token=alice, ca=ca, patience=0, program=program_hash(program)) as client,
         pytest.raises(ProtocolError, match="no correlated randomness is left"),
     ):
         client.predict(images[:1])
+
+
+def test_two_programs_are_served_side_by_side(prepared: tuple[Path, list[str]]) -> None:
+    folder, (first, second, _) = prepared
+    token = (folder / "keys" / "client" / "alice.token").read_text().strip()
+    options = {"token": token, "ca": folder / "keys" / "client" / "ca.pem"}
+    image = np.random.default_rng(8).random((1, 1, 8, 8))
+    other = load_public(folder / "second" / "public")
+    with Client([first, second], **options, program=program_hash(other)[:12]) as client:
+        expected = small_program(seed=5).run(image, "fixed")
+        assert np.abs(client.logits(image) - expected).max() < 1e-3
+    with Client([first, second], **options) as client, pytest.raises(HandshakeError, match="cannot choose a program"):
+        client.predict(image)
 
 
 def test_predict_reads_arrays_and_image_files(

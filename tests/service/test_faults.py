@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,6 +139,113 @@ def test_full_disk_is_reported_and_survived(fragile: LocalDeployment, program: P
             time.sleep(0.1)
         moved.rename(folder)
         load.wait_answers(60)
+
+
+class Proxy:
+    """Forwards connections to a port, until somebody cuts them all."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                near.close()
+                continue
+            self._ends += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+        self._cut(source)
+        self._cut(sink)
+
+    def _cut(self, end: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        ends, self._ends = self._ends, []
+        for end in ends:
+            self._cut(end)
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+
+class BehindProxy(LocalDeployment):
+    """Party 1 reaches party 0 through a proxy."""
+
+    def __enter__(self) -> BehindProxy:
+        self.proxy = Proxy(int(self._peer.rpartition(":")[2]))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        super().__exit__(*arguments)
+        self.proxy.close()
+
+    def _arguments(self, role: str) -> list[str]:
+        own = super()._arguments(role)
+        return [f"127.0.0.1:{self.proxy.port}" if role == "party1" and each == self._peer else each for each in own]
+
+
+def test_cut_link_between_the_servers_heals(program: Program) -> None:
+    with BehindProxy(program, prepare=4, options=OPTIONS) as deployment:
+        with Load(deployment, program) as load:
+            for _ in range(3):
+                deployment.proxy.cut()
+                load.wait_answers(10)
+        assert load.failures
+        for role in ("party0", "party1"):
+            used = taken_bundles(deployment, role)
+            assert len(used) == len(set(used)) > 30
+
+
+def mount(folder: Path) -> bool:
+    """A tiny file system of its own at `folder`, where we may."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_store_on_a_disk_that_is_really_full(program: Program, tmp_path: Path) -> None:
+    if not mount(tmp_path / "store0"):
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        with (
+            LocalDeployment(program, prepare=2, options=OPTIONS, folder=tmp_path) as deployment,
+            Load(deployment, program, clients=1) as load,
+        ):
+            filler = tmp_path / "store0" / "filler"
+            with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+            deadline = time.monotonic() + 30
+            while "bundle not stored" not in deployment.log("party0").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            filler.unlink()
+            load.wait_answers(60)
+        assert "No space left" in deployment.log("party0").read_text()
+    finally:
+        subprocess.run(["umount", str(tmp_path / "store0")], check=True)
 
 
 def test_no_bundle_was_ever_used_twice(fragile: LocalDeployment) -> None:
