@@ -15,6 +15,7 @@ from autorep.errors import RangeError
 from autorep.program.compile import compile_program
 from autorep.program.fixed import run_fixed
 from autorep.program.ir import Activation, Input, MaxPool, Op, Program, Requantize
+from autorep.replacement import replace_activations_
 from tests.program.networks import Network, images, mask_, networks
 
 
@@ -118,21 +119,26 @@ def test_headroom_is_what_the_layer_really_tolerates():
     assert error(4.1 * ring) > 100
 
 
-def test_precision_is_lowered_before_refusing_and_refusal_names_the_layer():
-    network = Network(["conv", "conv"])
-    mask_(network, (0.0,))
-    x = images(16)
-    assert compile_program(network, x).input.frac == 16
+def quadratics(factor: float) -> Scaled:
+    """The same network without any comparison left."""
+    torch.manual_seed(0)
+    network, x = Scaled(factor), torch.randn(64, 8)
+    replacement = replace_activations_(network, x)
+    replacement.calibrate_(network, [x])
+    replacement.finalize_(0)
     with torch.no_grad():
-        network.blocks[1][0][1].weight.mul_(200)  # a batch norm whose output no longer fits at 16 bits
-        network.head.weight.div_(2e5)
-    coarse = compile_program(network, x)
+        network.head.weight.div_(factor)
+    return network
+
+
+def test_precision_is_lowered_before_refusing_and_refusal_names_the_layer():
+    x = torch.randn(64, 8)
+    assert compile_program(quadratics(1.0), x).input.frac == 16
+    coarse = compile_program(quadratics(4000.0), x)
     assert 12 <= coarse.input.frac < 16
     assert_plan_holds(coarse)
-    with torch.no_grad():
-        network.blocks[1][0][1].weight.mul_(1e6)
-    with pytest.raises(RangeError, match=r"blocks\.1.* reaches \|value\| = .*Remedies") as refusal:
-        compile_program(network, x)
+    with pytest.raises(RangeError, match=r"layer 'relu.* reaches \|value\| = .*Remedies") as refusal:
+        compile_program(quadratics(1e7), x)
     assert "12 fractional bits" in str(refusal.value)
 
 

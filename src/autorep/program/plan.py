@@ -164,7 +164,8 @@ class _Planner:
         size = math.sqrt(max(1.0, self.calibration.values[op.name].square))
         extra = math.ceil(math.log2(max(error / size, 1e-30) / 2.0 ** (6 - self.f)))
         taken = self.ops[op.inputs[0]].frac + self.f + self._integer_bits(self.calibration.values[op.name].largest) + 2
-        return self.f + min(max(extra, 0), max(WIDEST_BITS - taken, 0))
+        widest = min(WIDEST_BITS, 64 + self.f - QUADRATIC_BITS)  # what a quadratic before it can still deliver
+        return self.f + min(max(extra, 0), max(widest - taken, 0))
 
     def _lines(self, op: Activation) -> dict[str, Any]:
         """The piecewise-linear function at this f."""
@@ -274,4 +275,5 @@ class _Planner:
 
 
 def _round_width(bits: int) -> int:
-    return COMMON_BITS if bits <= COMMON_BITS else bits + bits % 2
+    """The next width at which the kernels are as fast: 44, then 46 (the last with the fastest convolution)."""
+    return next((width for width in (COMMON_BITS, WIDEST_BITS) if bits <= width), bits)

@@ -41,10 +41,11 @@ def convolution(
     grouped = weight.reshape(groups, outputs // groups, -1)
     image_bytes = max(1, view[0].size * x.itemsize)
     step = max(1, _CHUNK_BYTES // image_bytes)
-    for start in range(0, batch, step):
+    for start in range(0, batch, step):  # one product for all images of a chunk: many small ones would crawl
         part = view[start : start + step]
-        unfolded = part.transpose(0, 1, 4, 5, 2, 3).reshape(len(part), groups, -1, rows * columns)
-        result[start : start + step] = (grouped @ unfolded).reshape(len(part), outputs, rows, columns)
+        unfolded = part.transpose(1, 4, 5, 0, 2, 3).reshape(groups, -1, len(part) * rows * columns)
+        product = (grouped @ unfolded).reshape(outputs, len(part), rows, columns)
+        result[start : start + step] = product.transpose(1, 0, 2, 3)
     return result
 
 
