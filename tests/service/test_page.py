@@ -8,7 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from torch import nn
 
+from autorep.program.compile import compile_program
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 
@@ -83,6 +87,40 @@ def test_asking_without_an_image_is_explained(browser: Chromium, deployment: Loc
     browser.open(deployment.urls[0])
     browser.wait_for("!document.getElementById('ask').disabled")
     assert "first" in ask(browser)
+
+
+@needs_browser
+def test_picture_from_a_file_is_classified_in_colour(browser: Chromium, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 5)).eval()
+    program = compile_program(model, torch.rand(32, 3, 32, 32), name="colour")
+    colours = np.random.default_rng(6).integers(0, 256, (8, 8, 3), np.uint8)
+    picture = np.kron(colours, np.ones((35, 35, 1), np.uint8))  # 280×280: the page need not scale it
+    Image.fromarray(picture).save(tmp_path / "picture.png")
+    with LocalDeployment(program, prepare=1) as deployment:
+        browser.open(deployment.urls[0])
+        browser.wait_for("!document.getElementById('ask').disabled")
+        assert browser.evaluate("document.getElementById('type-row').hidden")
+        root = browser.call("DOM.getDocument")["root"]["nodeId"]
+        chooser = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+        browser.call("DOM.setFileInputFiles", files=[str(tmp_path / "picture.png")], nodeId=chooser)
+        browser.wait_for("document.getElementById('status').textContent.includes('is ready')")
+        assert ask(browser).startswith("The answer: ")
+        shown = browser.evaluate("[...document.querySelectorAll('#bars li')].map(li => li.innerText.split('\\n'))")
+        keep_screenshot(browser, "colour")
+    pixels = picture.transpose(2, 0, 1)[None] / 255
+    small = np.stack([[_shrink(plane) for plane in pixels[0]]])
+    logits = program.run(small, "float")[0]
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    for name, value in shown:
+        assert abs(float(value.split()[0]) / 100 - probabilities[int(name)]) < 0.005
+
+
+def _shrink(plane: np.ndarray) -> np.ndarray:
+    """Mean over the page's boxes, 280 to 32."""
+    edges = np.floor(np.arange(33) * 280 / 32 + 0.5).astype(int)
+    rows = np.stack([plane[a:b].mean(0) for a, b in zip(edges, edges[1:])])
+    return np.stack([rows[:, a:b].mean(1) for a, b in zip(edges, edges[1:])], axis=1)
 
 
 @needs_browser
