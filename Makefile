@@ -49,7 +49,7 @@ bench: setup  ## measure the headline set (under 15 minutes)
 	$(BIN)/autorep bench all
 
 bench-full: setup  ## measure everything, for long
-	$(BIN)/autorep bench all --full True
+	$(BIN)/autorep bench all --scope full
 
 readme: setup  ## write the README's tables and figures from bench/results
 	$(BIN)/autorep bench tables

@@ -12,7 +12,7 @@ from typing import Any
 
 from autorep.errors import DataError
 from autorep.report.collect import Sources, TrainingRun, collect, differing
-from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections
+from autorep.report.cost_sections import breakdown_sections, growth_sections, is_plain, peers_sections
 from autorep.report.frontier_figures import Series, frontier, grouped_bars
 from autorep.report.network_figures import relu_maps, relus_by_layer, training_curves
 from autorep.report.page import Page, Section, Table
@@ -119,7 +119,7 @@ def _latency_frontier_sections(sources: Sources) -> list[Section]:
     measured = {
         (row["network"], row["image_size"], row["relus"]): row["online_seconds"]
         for row in sources.results_with("network", "image_size", "relus", "online_seconds")
-        if row.get("link") == "loopback" and row.get("batch") == 1 and row.get("threads") == 1
+        if is_plain(row)
     }
     chosen = [point for point in PUBLISHED if (point.network, point.data) == ("resnet18", "cifar100")]
     quoted = [(1000 * p.seconds, p.accuracy) for p in chosen if p.seconds is not None and p.accuracy is not None]

@@ -30,11 +30,17 @@ NETWORK_DATA = {
 }
 
 
+def is_plain(row: dict[str, Any]) -> bool:
+    """One image over loopback, one core a party, the default comparison."""
+    how = (row.get("link"), row.get("batch"), row.get("threads"), row.get("comparison", "dcf"))
+    return how == ("loopback", 1, 1, "dcf")
+
+
 def breakdown_sections(sources: Sources) -> list[Section]:
     """Online time stacked by part, for every network measured on loopback with one core a party."""
     found: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
     for row in sources.results_with("network", "image_size", "relus", "online_seconds", "operations"):
-        if row.get("link") == "loopback" and row.get("batch") == 1 and row.get("threads") == 1:
+        if is_plain(row):
             found[(row["network"], row["image_size"])][row["relus"]] = row
     sections = []
     for (network, size), rows in found.items():
