@@ -26,6 +26,7 @@ __all__ = [
     "from_bit_planes",
     "gather",
     "get_threads",
+    "keep_freed_memory",
     "open_packed",
     "pack",
     "prg",
@@ -151,6 +152,15 @@ class MatmulPlan:
         _check("x", x, (None, self._features))
         shaped = None if out is None else out.reshape(x.shape[0], self._outputs, 1, 1)
         return self._plan.run(x.reshape(*x.shape, 1, 1), shaped).reshape(x.shape[0], self._outputs)
+
+
+def keep_freed_memory() -> bool:
+    """Let this process reuse freed arrays instead of returning them to the system, where its C library can (glibc).
+
+    Otherwise every new array of more than some 100 kB is mapped and cleared page by page, which takes several times
+    longer than the kernel that fills it. For processes that run many inferences: parties, dealers, servers.
+    """
+    return _core.keep_freed_memory()
 
 
 def prg(key: bytes, out: Words, bits: int = 64) -> Words:

@@ -6,6 +6,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "bindings.h"
 #include "common.h"
 
@@ -47,6 +51,14 @@ void set_simd(const std::string& name) {
     level = wanted;
 }
 
+bool keep_freed_memory() {
+#if defined(__GLIBC__)
+    return mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1 && mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1;
+#else
+    return false;
+#endif
+}
+
 }  // namespace
 
 Simd simd_level() { return level.load(std::memory_order_relaxed); }
@@ -72,6 +84,7 @@ void register_runtime(nb::module_& m) {
         threads = n;
     });
     m.def("get_threads", &thread_count);
+    m.def("keep_freed_memory", &keep_freed_memory);
     m.def("set_simd", &set_simd);
     m.def("simd", [] { return name_of(simd_level()); });
 }

@@ -1,0 +1,69 @@
+"""Threads, instruction-set levels and memory of the native module."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from autorep import _native
+
+
+def test_thread_count_is_kept_and_checked() -> None:
+    assert _native.get_threads() == 1
+    _native.set_threads(2)
+    try:
+        assert _native.get_threads() == 2
+    finally:
+        _native.set_threads(1)
+    with pytest.raises(ValueError, match="at least 1"):
+        _native.set_threads(0)
+
+
+def test_level_is_one_of_three_and_checked(level: str) -> None:
+    assert _native.simd() == level
+    with pytest.raises(ValueError, match="valid are auto, avx512, avx2, portable"):
+        _native.set_simd("sse9")
+
+
+def test_kernels_run_side_by_side_on_two_python_threads(level: str) -> None:
+    rng = np.random.default_rng(0)
+    weight, x = (rng.integers(0, 2**64, shape, dtype=np.uint64) for shape in ((16, 8, 3, 3), (2, 8, 9, 9)))
+    plan = _native.ConvPlan(weight, (8, 9, 9), padding=(1, 1), bits=44)
+    expected = plan.run(x)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            if not np.array_equal(plan.run(x), expected):
+                wrong.append(number)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+def test_kept_memory_is_not_mapped_again() -> None:
+    code = """
+import resource, sys
+import numpy as np
+from autorep import _native
+kept = _native.keep_freed_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3): np.ones(1 << 20)
+before = faults()
+for _ in range(20): np.ones(1 << 20)
+print(int(kept), faults() - before)
+"""
+    kept, faults = map(int, subprocess.check_output([sys.executable, "-c", code]).split())
+    if not kept:
+        pytest.skip("this C library offers no such setting")
+    pages = 20 * 8 * 2**20 // resource.getpagesize()
+    assert faults < pages / 10
