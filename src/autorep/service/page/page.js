@@ -80,7 +80,7 @@ for (const name of ["pointerup", "pointercancel"]) board.addEventListener(name, 
 
 function stroke(from, to) {
   pen.strokeStyle = "#fff";
-  pen.lineWidth = board.width / 10;
+  pen.lineWidth = board.width / 7; // after cropping, about as thick as in the training images
   pen.lineCap = pen.lineJoin = "round";
   pen.beginPath();
   pen.moveTo(...from);
@@ -100,7 +100,7 @@ $("typed").addEventListener("input", () => {
   const text = $("typed").value;
   if (!text.trim()) return;
   pen.fillStyle = "#fff";
-  pen.font = `${board.height * 0.9}px sans-serif`;
+  pen.font = `bold ${board.height * 0.9}px sans-serif`;
   pen.textAlign = "center";
   pen.textBaseline = "middle";
   pen.fillText(text, board.width / 2, board.height * 0.54);
