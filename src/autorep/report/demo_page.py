@@ -77,8 +77,8 @@ def write_demo_page(
             Section(
                 "latency",
                 "Online time by layer",
-                "Party 0's time in every operation, both parties in one process over an in-memory link; between real "
-                f"processes an image took {costs['online_ms']:.1f} ms in {costs['rounds']} rounds.",
+                "Party 0's time in every operation, exchanges included (two processes, TLS on loopback); as a "
+                f"service, an image took {costs['online_ms']:.1f} ms in {costs['rounds']} rounds.",
                 latency_by_layer(timed),
                 "Bars of milliseconds for every operation.",
                 Table(
