@@ -28,10 +28,11 @@ from autorep.replacement import MaskedActivation, replace_activations_
 from autorep.training.averaging import WeightAverage, averaged_state, reestimate_batch_norm_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
+from autorep.training.limits import InputLimit
 from autorep.training.progress import Progress, write_tensorboard
 from autorep.training.runs import load_tensors, save_tensors
 from autorep.training.saved import save_model
-from autorep.training.schedule import cosine, ramp
+from autorep.training.schedule import cosine, opening, ramp
 from autorep.training.settings import ReplaceSettings, TrainSettings
 from autorep.training.trainer import (
     EpochSums,
@@ -106,7 +107,7 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
     )
     budget = handle.budget = _whole_budget(settings.budget, handle.total)
     handle.track_range(settings.range_limit if settings.range_weight else None)
-    return Replacing(settings, handle, budget, teacher, FeatureTap(trainer.model, names))
+    return Replacing(settings, handle, budget, teacher, FeatureTap(trainer.model, names), InputLimit(handle))
 
 
 def calibrate_(trainer: Trainer, replacing: Replacing) -> None:
@@ -200,8 +201,7 @@ def _choose_masks_(trainer: Trainer, replacing: Replacing, step: int) -> None:
     """Masks of this step under the ramp rule; the freeze under either rule."""
     settings, handle = replacing.settings, replacing.handle
     handle.tracking = step < (settings.refresh_epochs or 0.0) * trainer.steps_per_epoch
-    freeze_step = round((settings.freeze_at or 0.0) * trainer.total_steps)
-    if step >= freeze_step:
+    if step >= trainer.freeze_step:
         before = trainer.held_out_accuracy()
         trainer.sums.flips += handle.finalize_()
         trainer.run.record(event="stages", step=step, replaced=before, frozen=trainer.held_out_accuracy())
@@ -210,7 +210,7 @@ def _choose_masks_(trainer: Trainer, replacing: Replacing, step: int) -> None:
         if settings.average:
             replacing.average = WeightAverage(trainer.model, settings.average)
     elif settings.budget_rule == "ramp":
-        trainer.sums.flips += handle.step_exact_(ramp(step, freeze_step, handle.total, replacing.budget))
+        trainer.sums.flips += handle.step_exact_(ramp(step, trainer.freeze_step, handle.total, replacing.budget))
 
 
 def _follow_aux_(trainer: Trainer, replacing: Replacing, step: int) -> None:
@@ -227,6 +227,10 @@ def _set_rates_(trainer: Trainer, step: int) -> None:
     for optimizer in trainer.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
+    replacing = trainer.replacing
+    if replacing is not None and replacing.settings.input_limit:
+        limit = replacing.settings.input_limit
+        replacing.limit.deviations = opening(step, trainer.freeze_step, trainer.total_steps, limit)
 
 
 def _gradients_(trainer: Trainer, step: int) -> tuple[float, int, int]:

@@ -17,3 +17,8 @@ def ramp(step: int, steps: int, total: int, budget: int) -> int:
     """ReLUs kept at a step: from all to the budget over `steps`, cubically, so most go early and the last slowly."""
     left = 1 - min((step + 1) / max(steps, 1), 1.0)
     return budget + round((total - budget) * left**3)
+
+
+def opening(step: int, start: int, total: int, limit: float) -> float:
+    """The input limit at a step: `limit` up to `start`, then rising evenly to four times as much at the end."""
+    return limit * (1 + 3 * max(step - start, 0) / max(total - start, 1))

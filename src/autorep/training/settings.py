@@ -139,8 +139,11 @@ class ReplaceSettings(RunSettings):
     """Weight of matching the teacher's features at the end of every stage."""
     range_weight: float | None = None
     """Weight of the penalty on polynomial inputs beyond `range_limit` deviations."""
-    range_limit: float = 4.0
+    range_limit: float = 3.0
     """Deviations from the mean that polynomial inputs may reach freely."""
+    input_limit: float | None = None
+    """Deviations at which inputs of replaced activations are cut off in training until the freeze, later four times
+    as many (see `limits`); 0 does not cut off."""
     clip: float | None = None
     """Largest norm of the weights' gradient; 0 does not clip."""
     average: float | None = None
@@ -172,7 +175,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "start": "sensitivity",
         "budget_rule": "ramp",
         "penalty_weight": 0.0,
-        "freeze_at": 0.4,
+        "freeze_at": 0.25,
         "optimizer": "sgd",
         "learning_rate": 0.02,
         "coefficient_rate": 2e-3,
@@ -181,7 +184,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup": 0.05,
         "distill": 0.9,
         "features": 1.0,
-        "range_weight": 0.5,
+        "range_weight": 2.0,
+        "input_limit": 8.0,
         "clip": 5.0,
         "average": 0.99,
         "refresh_epochs": 0.0,
@@ -202,6 +206,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "distill": 0.5,
         "features": 0.0,
         "range_weight": 0.0,
+        "input_limit": 0.0,
         "clip": 0.0,
         "average": 0.0,
         "refresh_epochs": 1.0,

@@ -17,6 +17,7 @@ from autorep.training import parallel
 from autorep.training.averaging import WeightAverage
 from autorep.training.distillation import FeatureTap, Teacher
 from autorep.training.evaluate import accuracy
+from autorep.training.limits import InputLimit
 from autorep.training.runs import Run, load_optimizer_, optimizer_tensors
 from autorep.training.settings import ReplaceSettings, TrainSettings
 
@@ -43,6 +44,7 @@ class Replacing:
     budget: int
     teacher: Teacher
     tap: FeatureTap
+    limit: InputLimit
     average: WeightAverage | None = None
 
 
@@ -70,6 +72,12 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         return self.settings.epochs * self.steps_per_epoch
+
+    @property
+    def freeze_step(self) -> int:
+        """The step before which masks become final."""
+        share = self.replacing.settings.freeze_at if self.replacing is not None else None
+        return round((share or 0.0) * self.total_steps)
 
     @property
     def count(self) -> int | None:
