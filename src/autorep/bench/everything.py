@@ -79,16 +79,17 @@ def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
 
     program = build_program(case.network, case.image_size, case.relus)
     for setting in case.settings:
-        result = measure(
-            program,
-            random_inputs(program, setting.batch),
-            repeats=setting.repeats,
-            link=setting.link,
-            threads=setting.threads,
-            comparison=setting.comparison,
+        yield (
+            case.name + setting.suffix,
+            measure(
+                program,
+                random_inputs(program, setting.batch),
+                repeats=setting.repeats,
+                link=setting.link,
+                threads=setting.threads,
+                comparison=setting.comparison,
+            ),
         )
-        facts = {"network": case.network, "image_size": case.image_size, "relus": program.relu_count}
-        yield case.name + setting.suffix, facts | result
 
 
 @dataclass(frozen=True)

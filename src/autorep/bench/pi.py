@@ -35,7 +35,10 @@ def measure(
     checked = min(len(images), 2)
     expected = program.run(images[:checked], mode="fixed")
     difference = max(float(np.abs(query.logits[:checked] - expected).max()) for query in queries)
-    return summarize(program, queries, pair) | {
+    facts = {
+        "network": program.info["name"],
+        "image_size": program.input.shape[-1],
+        "relus": program.relu_count,
         "link": link,
         "threads": threads,
         "comparison": comparison,
@@ -43,6 +46,7 @@ def measure(
         "difference_to_fixed": difference,
         "agrees": difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())),
     }
+    return facts | summarize(program, queries, pair)
 
 
 def summarize(program: Program, queries: list[Query], pair: Pair) -> dict[str, Any]:
@@ -141,9 +145,7 @@ class PrivateInference:
             raise ConfigError("--batch, --repeats and --threads must be at least 1")
         program = build_program(self.network, self.image_size, parse_relus(self.relus))
         options: dict[str, Any] = {"repeats": self.repeats, "link": self.link, "threads": self.threads}
-        result = measure(program, random_inputs(program, self.batch), comparison=self.comparison, **options)
-        size = program.input.shape[-1]
-        return {"network": self.network, "image_size": size, "relus": program.relu_count} | result
+        return measure(program, random_inputs(program, self.batch), comparison=self.comparison, **options)
 
 
 def parse_relus(text: str) -> int | None:

@@ -1,0 +1,84 @@
+"""Private inference between two real processes, measured."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from autorep.bench.cost import cost
+from autorep.bench.networks import build_program, random_inputs
+from autorep.bench.pair import Pair
+from autorep.bench.pi import describe, measure, parse_relus
+from autorep.cli.main import main
+from autorep.errors import ConfigError, ProtocolError
+from autorep.program.ir import Program
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return build_program("digits_net", relus=300)
+
+
+def test_the_ledger_of_two_processes_equals_the_cost_model(program: Program) -> None:
+    images = random_inputs(program, 2)
+    result = measure(program, images, repeats=2)
+    expected = cost(program, batch=2)
+    assert result["rounds"] == expected.rounds
+    assert result["online_bytes_per_party"] == expected.online_bytes_per_party
+    assert result["offline_bytes"] == expected.offline_bytes(0) + expected.offline_bytes(1)
+    assert sum(row["bytes"] for row in result["layers"]) == result["online_bytes_per_party"]
+    assert sum(row["rounds"] for row in result["layers"]) == result["rounds"]
+    assert result["agrees"]
+    assert result["peak_party_bytes"] > result["runtime_bytes"] > 0
+    assert "rounds" in describe(result)
+
+
+def test_bits_comparison_has_rounds_of_its_own_in_the_layers(program: Program) -> None:
+    result = measure(program, random_inputs(program, 1), repeats=1, comparison="bits")
+    assert result["rounds"] == cost(program, comparison="bits").rounds
+    assert sum(row["rounds"] for row in result["layers"]) == result["rounds"]
+    assert result["agrees"]
+
+
+def test_a_throttled_link_takes_at_least_its_delay(program: Program) -> None:
+    result = measure(program, random_inputs(program, 1), repeats=1, link="wan")
+    assert result["online_seconds"] > result["rounds"] * 0.020
+    assert result["estimate"]["seconds"] == pytest.approx(result["online_seconds"], rel=0.5)
+
+
+def test_every_query_uses_fresh_randomness(program: Program) -> None:
+    images = random_inputs(program, 1)
+    with Pair(program) as pair:
+        first, second = pair.query(images), pair.query(images)
+    assert np.abs(first.logits - second.logits).max() < 1e-2
+    assert first.offline_bytes == second.offline_bytes
+
+
+def test_a_party_process_that_dies_ends_the_benchmark_with_an_error(program: Program) -> None:
+    started = time.monotonic()
+    with Pair(program) as pair:
+        assert pair._processes is not None
+        pair._processes._processes[1].kill()
+        pair._processes._processes[1].wait()
+        with pytest.raises((ProtocolError, OSError)):
+            pair.query(random_inputs(program, 1))
+    assert time.monotonic() - started < 60
+
+
+def test_the_command_gives_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "pi", "--network", "digits_net", "--relus", "100", "--repeats", "1", "--json", "-"]
+    assert main(arguments) == 0
+    result = json.loads(capsys.readouterr().out)
+    promised = {"online_seconds", "rounds", "online_bytes_per_party", "offline_bytes", "offline_seconds", "layers"}
+    assert promised <= result.keys()
+    assert result["relus"] == 100
+
+
+def test_relus_are_a_number_or_all() -> None:
+    assert parse_relus("12,900") == 12_900
+    assert parse_relus("all") is None
+    with pytest.raises(ConfigError, match="or all"):
+        parse_relus("many")

@@ -1,0 +1,84 @@
+"""README tables from recorded results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autorep.bench.record import record
+from autorep.bench.tables import TABLES, Tables, fill
+from autorep.errors import ConfigError
+
+
+def private(link: str = "loopback", batch: int = 1, online: float = 0.06) -> dict[str, Any]:
+    return {
+        "network": "resnet18", "image_size": 32, "relus": 12_900, "link": link, "batch": batch, "threads": 1,
+        "comparison": "dcf", "online_seconds": online, "images_per_second": batch / online, "rounds": 34,
+        "online_bytes_per_party": 7_150_000, "dealer_seconds": 0.2, "offline_bytes": 48_100_000,
+        "peak_party_bytes": 450_000_000, "runtime_bytes": 50_000_000, "estimate": {"seconds": online * 1.1},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    record("pi/one", private(), folder=tmp_path)
+    record("pi/two", private("wan", online=1.3), folder=tmp_path)
+    record("pi/three", private(batch=8, online=0.3), folder=tmp_path)
+    common = {"variant": "12,900 ReLUs", "bytes_per_party": 7e6, "rounds": 34}
+    rows = [
+        {"system": "AutoReP", "seconds": 0.06, "ratio": 23.3, **common},
+        {"system": "AutoReP with dealer", "seconds": 0.3, "ratio": 4.6, "dealer_seconds": 0.2, "offline_bytes": 4e7}
+        | common,
+        {"system": "CrypTen 0.4.1", "seconds": 1.4, **common},
+    ]
+    record("peers", {"rows": rows, "repeats": 7}, folder=tmp_path)
+    return tmp_path
+
+
+def test_the_headline_shows_both_systems_and_the_ratio(results: Path) -> None:
+    text = TABLES["headline"](results)
+    assert "**23×** (4.6×)" in text
+    assert "1.40 s" in text
+    assert "7 alternating" in text
+
+
+def test_networks_quote_the_papers_latency_beside_plain_runs_only(results: Path) -> None:
+    text = TABLES["networks"](results)
+    assert text.count("ResNet-18") == 1
+    assert "0.170 s" in text
+    assert "quoted" in text
+
+
+def test_the_wan_table_states_how_far_the_estimate_is_off(results: Path) -> None:
+    assert "| 1.43 s | 1.30 s | +10 % |" in TABLES["wan"](results)
+
+
+def test_batches_compare_throughput(results: Path) -> None:
+    text = TABLES["batches"](results)
+    assert "| 8 | 1 | 0.300 s | 26.7 |" in text
+    assert "| 1 | 1 | 0.060 s | 16.7 |" in text
+
+
+def test_only_marked_parts_change_and_a_second_pass_changes_nothing(results: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- table:wan -->\nold\n<!-- /table:wan -->\nafter\n")
+    assert Tables(readme, results, check=True).run() == 1
+    assert Tables(readme, results).run() == 0
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- table:wan -->\n| network")
+    assert text.endswith("<!-- /table:wan -->\nafter\n")
+    assert "old" not in text
+    assert fill(text, results) == text
+    assert Tables(readme, results, check=True).run() == 0
+
+
+def test_a_table_without_results_stays_as_it_is(tmp_path: Path) -> None:
+    text = "<!-- table:kernels -->\nas it was\n<!-- /table:kernels -->"
+    assert fill(text, tmp_path) == text
+
+
+def test_an_unknown_marker_suggests_the_nearest_table(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'headline'"):
+        fill("<!-- table:headlines -->\n<!-- /table:headlines -->", tmp_path)
