@@ -47,7 +47,7 @@ from autorep.training.trainer import (
 )
 
 _STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
-_CORRECTION_PIXELS = 1 << 21  # of the images that a network is corrected on where there is no training
+_CORRECTION_PIXELS = 1 << 20  # of the images that a network is corrected on where there is no training
 _REFRESH_STEPS = 20  # between two refreshes of the coefficients from running moments
 
 
