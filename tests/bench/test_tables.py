@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,20 @@ def test_batches_compare_throughput(results: Path) -> None:
     text = TABLES["batches"](results)
     assert "| 8 | 1 | 0.300 s | 26.7 |" in text
     assert "| 1 | 1 | 0.060 s | 16.7 |" in text
+
+
+def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
+    assert TABLES["training"](tmp_path) == ""
+    result = {"event": "result", "relus": 12_900, "relus_total": 491_520, "epochs": 12}
+    result |= {"teacher_test_accuracy": 77.5, "test_accuracy": 74.0}
+    for name, event in (("done", result), ("going", {"event": "epoch", "relus": 20_000})):
+        run = tmp_path / "training" / name
+        run.mkdir(parents=True)
+        (run / "log.jsonl").write_text(json.dumps(event) + "\n")
+        (run / "settings.json").write_text(json.dumps({"model": "resnet18", "data": "cifar100"}))
+    text = TABLES["training"](tmp_path)
+    assert text.count("ResNet-18") == 1
+    assert "| 12,900 of 491,520 | 12 | 77.50 % | 74.00 % | 74.92 % |" in text
 
 
 def test_only_marked_parts_change_and_a_second_pass_changes_nothing(results: Path, tmp_path: Path) -> None:

@@ -175,6 +175,35 @@ def growth(folder: Path) -> str:
     return markdown(head, rows, left=2) + _source(document)
 
 
+def training(folder: Path) -> str:
+    """Accuracy of finished replacement runs, with the paper's quoted beside."""
+    from autorep.report.collect import collect
+    from autorep.report.published import PUBLISHED
+
+    if not (folder / "training").is_dir():
+        return ""
+    quoted = {(p.network, p.data, p.relus): p.accuracy for p in PUBLISHED if p.method.startswith("AutoReP")}
+    rows = []
+    for run in collect([folder / "training"]).runs:
+        if "relus" not in run.result:
+            continue
+        network, data, result = run.settings["model"], run.settings["data"], run.result
+        paper = quoted.get((network, data, result["relus"]))
+        rows.append(
+            (
+                TITLES.get(network, network),
+                data,
+                f"{result['relus']:,} of {result['relus_total']:,}",
+                result["epochs"],
+                f"{result['teacher_test_accuracy']:.2f} %",
+                f"{result['test_accuracy']:.2f} %",
+                f"{paper:.2f} %" if paper else "",
+            )
+        )
+    head = ("network", "data", "ReLUs kept", "epochs", "all ReLUs", "replaced", "paper, 150 epochs (quoted)")
+    return markdown(head, sorted(rows), left=2) if rows else ""
+
+
 def kernels(folder: Path) -> str:
     """Native kernels against their limits."""
     if not (folder / "kernels.json").exists():
@@ -203,6 +232,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "wan": wan,
     "batches": batches,
     "growth": growth,
+    "training": training,
     "kernels": kernels,
 }
 
