@@ -38,7 +38,7 @@ class Demo:
     """ReLUs to keep: a whole number, or a share of all when below 1."""
     images: int = 360
     """Test images to classify; there are 360."""
-    epochs: int = 40
+    epochs: int = 30
     """Passes over the training images for the baseline, and again for the replacement."""
     seed: int = 0
     """Of training; everything secret is random in any case."""
