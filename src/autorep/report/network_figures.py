@@ -63,7 +63,8 @@ def relu_maps(masks: Mapping[str, np.ndarray]) -> Figure:
     columns = len(maps) if len(maps) <= MAP_COLUMNS + 1 else MAP_COLUMNS
     rows = math.ceil(len(maps) / columns)
     figure = new_figure(0.75 + 1.35 * rows, WIDTH)
-    highest = max(max(float(share.max()) for share in maps.values()), 1e-9)
+    every = np.concatenate([share.ravel() for share in maps.values()])
+    highest = max(float(np.quantile(every, 0.995)), 1e-3)  # one lonely bright spot must not darken all others
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     image = None
     for axes, (name, share) in zip(grid, maps.items()):
@@ -74,7 +75,10 @@ def relu_maps(masks: Mapping[str, np.ndarray]) -> Figure:
     for axes in grid[len(maps) :]:
         axes.set_visible(False)
     assert image is not None
-    bar = figure.colorbar(image, ax=list(grid), orientation="horizontal", fraction=0.06, pad=0.03, aspect=40)
+    extend = "max" if every.max() > highest else "neither"
+    bar = figure.colorbar(
+        image, ax=list(grid), orientation="horizontal", fraction=0.06, pad=0.03, aspect=40, extend=extend
+    )
     bar.set_label("channels that keep their ReLU here, %", size=8.5, color=INK)
     bar.ax.tick_params(labelsize=8)
     return figure
