@@ -15,16 +15,19 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from autorep import models
 from autorep.cli.main import main
-from autorep.cli.predict import load_images
+from autorep.cli.predict import load_images, local_program
 from autorep.errors import DataError, HandshakeError, ProtocolError
 from autorep.program.files import load_public, program_hash, save, split
 from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
 from autorep.service.shares import CONTENT_TYPE, new_query_id
+from autorep.training.saved import save_model
 
 from .conftest import small_program
 
@@ -202,6 +205,25 @@ def test_predict_runs_a_saved_program_on_this_machine(
     assert main(arguments) == 0
     (answer,) = json.loads(capsys.readouterr().out)["predictions"]
     assert np.abs(np.array(answer["logits"]) - program.run(np.zeros((1, 1, 8, 8)), "fixed")[0]).max() < 1e-3
+
+
+def test_predict_compiles_a_saved_model_on_the_images_it_gets(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = models.create("digits_net")
+    model(torch.randn(64, 1, 8, 8))
+    facts = {
+        "model": "digits_net", "num_classes": 10, "input_shape": [1, 8, 8], "mean": [0.3], "std": [0.4],
+        "classes": [f"class {i}" for i in range(10)], "data": "digits",
+    }  # fmt: skip
+    save_model(tmp_path / "model", model.eval(), facts)
+    images = np.random.default_rng(0).random((3, 1, 8, 8))
+    np.save(tmp_path / "images.npy", images)
+    program, names, batch = local_program(str(tmp_path / "model.json"), [tmp_path / "images.npy"])
+    assert len(names) == len(batch) == 3
+    assert program.info["class_names"][3] == "class 3"
+    with torch.no_grad():
+        expected = model((torch.from_numpy(images).float() - 0.3) / 0.4).numpy()
+    assert np.abs(program.run(images, "float") - expected).max() < 1e-4
 
 
 def test_wrong_settings_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

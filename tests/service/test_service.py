@@ -6,6 +6,7 @@ import json
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -22,10 +23,11 @@ BYTES = {"Content-Type": CONTENT_TYPE}
 
 
 @pytest.fixture
-def web(deployment: LocalDeployment) -> tuple[httpx.Client, httpx.Client]:
+def web(deployment: LocalDeployment) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     context = ssl.create_default_context(cafile=str(deployment.ca))
     first, second = (httpx.Client(base_url=url, verify=context, timeout=20) for url in deployment.urls)
-    return first, second
+    with first, second:
+        yield first, second
 
 
 def query_path(client: Client, query_id: str | None = None) -> str:

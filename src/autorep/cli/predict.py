@@ -73,7 +73,7 @@ class Predict:
     def _run_locally(self, model: str) -> int:
         from autorep.service.local import LocalDeployment
 
-        program, names, batch = _local_program(model, self.images)
+        program, names, batch = local_program(model, self.images)
         with (
             LocalDeployment(program, prepare=min(4, len(batch))) as deployment,
             deployment.client(timeout=self.timeout, concurrency=self.concurrency) as client,
@@ -186,7 +186,7 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     return pixels.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
 
 
-def _local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
+def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
     """The program to run here, and the images to run it on."""
     from autorep.program.files import load as load_program
 

@@ -1,6 +1,6 @@
 """The client API over HTTPS: one half of a query in, this server's share of the answer out.
 
-Status codes: 400 malformed id, 401 token, 404 unknown program, 409 id used before, 411/413/415/422 body, 424 other
+Status codes: 400 malformed id, 401 token, 404 unknown program, 408/413/415/422 body, 409 id used before, 424 other
 half missing, 429 too many queries, 502 the other server failed in the middle, 503 not ready or full (Retry-After).
 """
 
@@ -33,6 +33,7 @@ from autorep.service.shares import CONTENT_TYPE, QUERY_ID, body_bytes, read_body
 
 _PAGE_FILES = {"": "index.html", "page.css": "page.css", "page.js": "page.js", "shares.js": "shares.js"}
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
+_BODY_SECONDS = 30.0
 _EXPOSED = ("Retry-After", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds", "Autorep-Offline-Bytes")
 
 
@@ -166,10 +167,14 @@ class Api:
         if announced.isdigit() and int(announced) > expected:
             raise QueryFailure(413, f"the body has {announced} bytes; a share of one image has {expected}")
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > expected:
-                raise QueryFailure(413, f"the body has more than the {expected} bytes of a share of one image")
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > expected:
+                        raise QueryFailure(413, f"the body has more than the {expected} bytes of a share of one image")
+        except TimeoutError:
+            raise QueryFailure(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
         if len(body) != expected:
             raise QueryFailure(422, f"the body has {len(body)} bytes; a share of one image has {expected}")
         return bytes(body)

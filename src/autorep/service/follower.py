@@ -138,16 +138,6 @@ class Follower(Session):
         handshake(transport, self.hello())
         return transport
 
-    def hello(self) -> dict[str, Any]:
-        """What both servers must agree on."""
-        masks = None if self.masks is None else self.masks.mask_id
-        return {
-            "party": self.index,
-            "program": self.hash,
-            "masks": masks,
-            "comparison": self.settings.comparison,
-        }
-
     def _send_notes(self, epoch: _Epoch, transport: Transport) -> None:
         try:
             while not epoch.over:
@@ -216,8 +206,6 @@ class Follower(Session):
     def _peer_up(self) -> None:
         self._problem("peer", None)
         event("peer connected", program=self.hash)
-        for query in self.waiting.values():
-            self._arrived(query)
 
     def _end_epoch(self, epoch: _Epoch, reason: str) -> None:
         if "peer" not in self.problems:

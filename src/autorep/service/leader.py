@@ -50,7 +50,9 @@ class _Job:
 
 @dataclass(eq=False)
 class _Lane:
-    number: int
+    """One connection for queries; None among the jobs ends it."""
+
+    epoch: str
     jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
 
 
@@ -61,6 +63,7 @@ class Leader(Session):
         super().__init__(*arguments, **options)
         self._announced: dict[str, float] = {}  # halves that wait at party 1, by arrival
         self._line: FairQueue[Query] = FairQueue()
+        self._lanes: set[_Lane] = set()
         self._idle: deque[_Lane] = deque()
         self._peer_bundles: set[str] = set()
         self._progress: dict[str, _Half] = {}
@@ -120,22 +123,12 @@ class Leader(Session):
             elif kind == "notes":
                 self._read_notes(transport)
             elif kind == "lane":
-                self._serve_lane(transport, int(greeting.get("lane", 0)))
+                self._serve_lane(transport, epoch)
         finally:
             with self._links_lock:
                 self._links.discard(transport)
             if kind in ("commands", "notes") and epoch == self._epoch:
                 self.drop_peer(f"the {kind} link to party 1 broke")
-
-    def hello(self) -> dict[str, Any]:
-        """What both servers must agree on."""
-        masks = None if self.masks is None else self.masks.mask_id
-        return {
-            "party": self.index,
-            "program": self.hash,
-            "masks": masks,
-            "comparison": self.settings.comparison,
-        }
 
     def _setup(self, transport: Transport, epoch: str) -> None:
         self.drop_peer("party 1 dialled anew")
@@ -149,10 +142,10 @@ class Leader(Session):
                 raise MaterialError("the dealer gave new masks meanwhile; party 1 must dial again")
             self.party = party
             event("weights opened", program=self.hash, bytes=transport.ledger.total("offline").sent)
-        send_message(transport, {"done": True})
         with self._links_lock:
             self._epoch = epoch
             self._commands = queue.SimpleQueue()
+        send_message(transport, {"done": True})
 
     def _send_commands(self, transport: Transport) -> None:
         commands = self._commands
@@ -170,8 +163,8 @@ class Leader(Session):
         while not self.stopping.is_set():
             self.call(self._note, receive_message(transport))
 
-    def _serve_lane(self, transport: Transport, number: int) -> None:
-        lane = _Lane(number)
+    def _serve_lane(self, transport: Transport, epoch: str) -> None:
+        lane = _Lane(epoch)
         self.call(self._lane_up, lane)
         job: _Job | None = None
         try:
@@ -222,17 +215,20 @@ class Leader(Session):
         self._progress.clear()
         self._ready.clear()
         self._idle.clear()
+        for lane in self._lanes:
+            lane.jobs.put(None)
         self._line = FairQueue()
         self._fail_all(QueryFailure(503, f"the link between the servers broke ({reason}); ask again", 1))
         self._count()
 
     def _lane_up(self, lane: _Lane) -> None:
-        self._idle.append(lane)
+        self._lanes.add(lane)
         self.metrics.lanes.inc()
-        self._dispatch()
+        self._release(lane)
 
     def _lane_down(self, lane: _Lane) -> None:
         self.metrics.lanes.dec()
+        self._lanes.discard(lane)
         if lane in self._idle:
             self._idle.remove(lane)
         while not lane.jobs.empty():  # handed over while the lane broke
@@ -311,8 +307,15 @@ class Leader(Session):
 
     def _finished(self, lane: _Lane, job: _Job, answer: Answer) -> None:
         self._resolve(job.query, answer)
-        self._idle.append(lane)
-        self._dispatch()
+        self._release(lane)
+
+    def _release(self, lane: _Lane) -> None:
+        """A lane is free for the next query, unless its epoch ended meanwhile."""
+        if lane.epoch == self._epoch:
+            self._idle.append(lane)
+            self._dispatch()
+        else:
+            lane.jobs.put(None)
 
     def _drop(self, key: str, failure: QueryFailure) -> None:
         """End a query that does not run yet, at both servers."""

@@ -113,6 +113,7 @@ def _post() -> dict[str, Any]:
         400: "Malformed query id",
         401: "Missing or unknown token",
         404: "Program not served here",
+        408: "Body did not arrive in time",
         409: "Query id used before",
         413: "Body longer than a share of one image",
         415: "Body is not application/octet-stream",

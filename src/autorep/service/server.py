@@ -28,6 +28,7 @@ from autorep.service.metrics import Metrics
 from autorep.service.models import ServedModel
 from autorep.service.session import Session, SessionSettings
 
+_CONNECTIONS = 1024  # open at the same time; beyond, the web server answers 503
 _GRACE = 10  # seconds that queries in flight get to finish when the server is told to stop
 
 
@@ -102,6 +103,7 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=_GRACE,
             timeout_keep_alive=75,
+            limit_concurrency=_CONNECTIONS,
             ws="none",
         )
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -127,7 +128,7 @@ class Session(ABC):
         self.wanted = threading.Event()  # set when the store wants another bundle
         self._load_shares = load_shares
         self._seen = Recent(_REMEMBERED_IDS)
-        self._preparer = ThreadPoolExecutor(2, thread_name_prefix="autorep-prepare")
+        self._preparer = ThreadPoolExecutor(2, "autorep-prepare", initializer=_step_back)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.metrics.stored.set(len(self.store))
 
@@ -155,6 +156,16 @@ class Session(ABC):
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
+
+    def hello(self) -> dict[str, Any]:
+        """What both servers must agree on."""
+        masks = None if self.masks is None else self.masks.mask_id
+        return {
+            "party": self.index,
+            "program": self.hash,
+            "masks": masks,
+            "comparison": self.settings.comparison,
+        }
 
     # ------------------------------------------------------------------ queries
 
@@ -296,6 +307,12 @@ class Session(ABC):
     @abstractmethod
     def drop_peer(self, reason: str) -> None:
         """Cut all links to the other server; from any thread."""
+
+
+def _step_back() -> None:
+    """Preparation yields to queries in flight: a lower priority for this thread, where the system has such."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
 def read_masks(folder: Path) -> Masks | None:

@@ -1,0 +1,128 @@
+"""The dealer's conversation with servers, over in-memory links."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autorep.errors import HandshakeError, PeerAbort
+from autorep.mpc.bundle import verify
+from autorep.mpc.transport import MemoryTransport, handshake, memory_pair
+from autorep.program.files import program_hash, split
+from autorep.program.ir import Program
+from autorep.service.dealer import DealerService
+from autorep.service.dealer_link import DEALER_HELLO
+from autorep.service.messages import receive_message, send_message
+from autorep.service.models import ServedModel
+
+
+class Server:
+    """One server's end, and the dealer's thread behind the other end."""
+
+    def __init__(self, service: DealerService, role: str) -> None:
+        self.link, far = memory_pair(timeout=5.0)
+        far.peer = role  # type: ignore[attr-defined]  # TLS would have found it in the certificate
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, args=(service, far), daemon=True)
+        self._thread.start()
+
+    def _serve(self, service: DealerService, far: MemoryTransport) -> None:
+        try:
+            service.serve_link(far)  # type: ignore[arg-type]
+        except Exception as error:
+            self.error = error
+
+    def register(self, party: int, digest: str, archive: bytes, pair: str = "default") -> dict[str, Any]:
+        """Say hello and fetch the masks."""
+        handshake(self.link, DEALER_HELLO)
+        message = {"party": party, "pair": pair, "program": digest, "comparison": "dcf", "alive_seconds": 0.2}
+        send_message(self.link, message)
+        if receive_message(self.link)["send_program"]:
+            self.link.send("program", archive)
+        return receive_message(self.link)
+
+    def close(self) -> None:
+        self.link.close()
+        self._thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def archive(program: Program, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("bundle")
+    split(program, folder)
+    return ServedModel.load(folder, 0).archive()
+
+
+def test_both_servers_of_a_pair_get_matching_bundles(program: Program, archive: bytes) -> None:
+    service, digest = DealerService(None), program_hash(program)
+    leader, follower = Server(service, "party0"), Server(service, "party1")
+    masks = leader.register(0, digest, archive), follower.register(1, digest, archive)
+    assert masks[0]["mask_id"] == masks[1]["mask_id"]
+    assert masks[0]["seed"] != masks[1]["seed"]
+    while "coming" not in (answer := _ask(leader, 2)):
+        assert "party 1 is not connected" in answer["reason"]
+    first = []
+    for _ in range(answer["coming"]):
+        name = receive_message(leader.link)["bundle"]
+        header = verify(leader.link.receive("bundle"))
+        assert (header.bundle_id.hex(), header.party) == (name, 0)
+        send_message(leader.link, {"stored": True})
+        first.append(name)
+    second = []
+    while len(second) < 2:
+        if "bundle" in (message := receive_message(follower.link)):
+            header = verify(follower.link.receive("bundle"))
+            assert (header.bundle_id.hex(), header.party) == (message["bundle"], 1)
+            send_message(follower.link, {"stored": True})
+            second.append(message["bundle"])
+    assert first == second
+    leader.close()
+    follower.close()
+
+
+def _ask(leader: Server, count: int) -> dict[str, Any]:
+    send_message(leader.link, {"deal": count})
+    return receive_message(leader.link)
+
+
+def test_pairs_have_masks_of_their_own_that_survive_a_restart(program: Program, archive: bytes, tmp_path: Path) -> None:
+    digest = program_hash(program)
+
+    def masks(service: DealerService, pair: str) -> dict[str, Any]:
+        server = Server(service, "party0")
+        found = server.register(0, digest, archive, pair)
+        server.close()
+        return found
+
+    service = DealerService(tmp_path / "state")
+    a, b = masks(service, "a"), masks(service, "b")
+    assert a != b
+    assert masks(DealerService(tmp_path / "state"), "a") == a
+    assert masks(DealerService(None), "a") != a
+    for path in (tmp_path / "state").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_certificate_of_another_role_cannot_register(program: Program, archive: bytes) -> None:
+    server = Server(DealerService(None), "party1")
+    with pytest.raises(PeerAbort, match="certificate of party1"):
+        server.register(0, program_hash(program), archive)
+    server.close()
+    assert isinstance(server.error, HandshakeError)
+
+
+def test_program_under_a_false_name_is_refused(archive: bytes) -> None:
+    server = Server(DealerService(None), "party0")
+    with pytest.raises(PeerAbort, match="not .* as announced"):
+        server.register(0, 64 * "0", archive)
+    server.close()
+
+
+def test_damaged_archive_is_refused(program: Program) -> None:
+    server = Server(DealerService(None), "party0")
+    with pytest.raises(PeerAbort, match="could not be read"):
+        server.register(0, program_hash(program), b"not an archive")
+    server.close()
