@@ -79,6 +79,7 @@ def test_both_servers_of_a_pair_get_matching_bundles(program: Program, archive: 
             send_message(follower.link, {"stored": True})
             second.append(message["bundle"])
     assert first == second
+    service.stopping.set()
     leader.close()
     follower.close()
 
