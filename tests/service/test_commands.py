@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -43,7 +44,7 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("prepared")
     split(program, folder / "bundle")
     split(small_program(seed=5), folder / "second")
-    assert main(["keys", "--out", str(folder / "keys"), "--clients", "alice", "bob"]) == 0
+    assert main(["keys", "--out", str(folder / "keys"), "--clients", "alice", "bob", "carol"]) == 0
     for bundle in ("bundle", "second"):
         arguments = ["prepare", "--bundle", str(folder / bundle), "--out", str(folder / "store"), "--count", "6"]
         assert main([*arguments, "--json", str(folder / "prepare.json")]) == 0
@@ -56,6 +57,7 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "--keys", str(folder / "keys" / f"party{party}"),
             "--store", str(folder / "store" / f"party{party}"), "--listen", f"127.0.0.1:{ports[party]}",
             "--peer", f"127.0.0.1:{peer}", "--rate", "2", "--burst", "4", "--half-expiry", "1",
+            "--per-client", "2",
         ]  # fmt: skip
         with open(folder / f"party{party}.log", "wb") as log:
             processes.append(subprocess.Popen(command, stdout=log, stderr=log))
@@ -172,6 +174,18 @@ def test_two_programs_are_served_side_by_side(prepared: tuple[Path, list[str]]) 
         assert np.abs(client.logits(image) - expected).max() < 1e-3
     with Client([first, second], **options) as client, pytest.raises(HandshakeError, match="cannot choose a program"):
         client.predict(image)
+
+
+def test_one_client_cannot_fill_the_queue(prepared: tuple[Path, list[str]]) -> None:
+    folder, (first, *_) = prepared
+    token = (folder / "keys" / "client" / "carol.token").read_text().strip()
+    headers = {"Content-Type": CONTENT_TYPE, "Authorization": f"Bearer {token}"}
+    context = ssl.create_default_context(cafile=str(folder / "keys" / "client" / "ca.pem"))
+    with httpx.Client(base_url=first, verify=context) as web, ThreadPoolExecutor(3) as pool:
+        other = program_hash(load_public(folder / "second" / "public"))
+        paths = [f"/v1/programs/{other}/queries/{new_query_id()}" for _ in range(3)]
+        answers = list(pool.map(lambda path: web.post(path, content=bytes(512), headers=headers), paths))
+    assert sorted(answer.status_code for answer in answers) == [424, 424, 429]
 
 
 def test_predict_reads_arrays_and_image_files(

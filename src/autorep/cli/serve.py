@@ -159,6 +159,8 @@ class Serve:
     """Bundles kept on disk."""
     queue: int = 64
     """Queries that may wait."""
+    per_client: int = 32
+    """Queries of one client that may wait."""
     rate: float = 0.0
     """Queries a second for each client (0: no limit)."""
     burst: int = 20
@@ -182,6 +184,7 @@ class Serve:
             ready=self.ready,
             ahead=self.ahead,
             queue=self.queue,
+            per_client=self.per_client,
             half_expiry=self.half_expiry,
             timeout=self.timeout,
             comparison=self.comparison,

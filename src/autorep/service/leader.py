@@ -286,8 +286,8 @@ class Leader(Session):
         self._line.push(query.client, query)
         self._dispatch()
 
-    def _admit(self) -> None:
-        super()._admit()
+    def _admit(self, client: str) -> None:
+        super()._admit(client)
         if not (self._ready or self._progress or self._peer_bundles):
             raise QueryFailure(503, "no correlated randomness is left; the dealer must refill the stores", 1)
 

@@ -44,7 +44,7 @@ class SessionSettings:
         lanes: queries in flight at the same time.
         ready: bundles prepared in memory ahead of queries.
         ahead: bundles kept on disk.
-        queue: queries that may wait at a server.
+        queue: queries that may wait at a server; per_client: of one client.
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
         comparison: how kept ReLUs are compared; the same at both servers.
@@ -54,6 +54,7 @@ class SessionSettings:
     ready: int = 4
     ahead: int = 32
     queue: int = 64
+    per_client: int = 32
     half_expiry: float = 15.0
     timeout: float = 30.0
     comparison: str = "dcf"
@@ -174,7 +175,7 @@ class Session(ABC):
         key = f"{client}:{query_id}"
         if key in self._seen:
             raise QueryFailure(409, f"query id {query_id} was used before; draw a new one, with new masks")
-        self._admit()
+        self._admit(client)
         self._seen.add(key)
         loop = asyncio.get_running_loop()
         query = Query(key, client, share, loop.create_future(), loop.time())
@@ -194,13 +195,16 @@ class Session(ABC):
         if (query := self.waiting.get(key)) is not None:
             self._abandoned(query)
 
-    def _admit(self) -> None:
+    def _admit(self, client: str) -> None:
         """Refuse at the door what could not be answered soon."""
         if self.problems:
             text = "; ".join(f"{name}: {problem}" for name, problem in sorted(self.problems.items()))
             raise QueryFailure(503, f"not ready ({text}); ask again in a moment", 1)
         if len(self.waiting) >= self.settings.queue:
             raise QueryFailure(503, f"{len(self.waiting)} queries wait already; ask again in a moment", 1)
+        own = sum(query.client == client for query in self.waiting.values())
+        if own >= self.settings.per_client:
+            raise QueryFailure(429, f"{own} queries of this client wait already; wait for their answers", 1)
 
     def _resolve(self, query: Query, outcome: Answer | QueryFailure) -> None:
         """End a query, whatever state it is in."""
