@@ -10,13 +10,17 @@ from torch import nn
 
 from autorep import models
 from autorep.errors import ConfigError, DataError, UnsupportedOpError
+from autorep.mpc.local import LocalPair
 from autorep.program.compile import compile_program, sketch_program
-from autorep.program.fixed import NearestRounding
+from autorep.program.fixed import FixedProgram, NearestRounding
 from autorep.program.ir import Activation, Affine, Conv, Requantize
+from autorep.replacement import replace_activations_
+from tests.mpc.programs import DealtRounding, run_known
 from tests.program.networks import BLOCKS, Network, images, mask_, networks, settle_
 
 # Fixed point against float: rounding at 16 fractional bits, amplified by a few layers; relative to the largest logit.
 FIXED_TOLERANCE = 0.02
+SEEDS = (b"\x01" * 32, b"\x02" * 32)  # of a dealer whose masks the test knows
 
 
 def torch_logits(model: nn.Module, x: torch.Tensor) -> np.ndarray:
@@ -33,6 +37,10 @@ def test_random_networks_equal_torch(network):
     largest = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(program.run(x[:6].numpy()), expected, atol=1e-5 * largest)
     assert np.abs(program.run(x[:6].numpy(), "fixed") - expected).max() < FIXED_TOLERANCE * largest
+    with LocalPair(program) as pair:
+        secure = run_known(pair, x[:2].numpy(), SEEDS)
+    fixed = FixedProgram(program).run(x[:2].numpy(), DealtRounding(program, SEEDS, 2))
+    np.testing.assert_array_equal(secure, fixed)
 
 
 @pytest.mark.parametrize("kind", [*BLOCKS, "hard gate"])
@@ -110,6 +118,33 @@ def test_library_networks_equal_torch(name):
     expected = torch_logits(network, x[:1])
     assert np.abs(program.run(x[:1].numpy()) - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
     assert np.abs(program.run(x[:1].numpy(), "fixed") - expected).max() < 0.01 * max(1.0, np.abs(expected).max())
+
+
+def test_squeeze_excitation_blocks_of_efficientnet_equal_torch():
+    torch.manual_seed(0)
+    network = nn.Sequential(models.create("efficientnet_b2").features[:3], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x = images(8, shape=(3, 48, 48))
+    replace_activations_(network, x[:2], kinds=("silu",))  # SiLU becomes ReLU, all of them kept
+    settle_(network, x)
+    program = compile_program(network, x)
+    expected = torch_logits(network, x[:2])
+    np.testing.assert_allclose(program.run(x[:2].numpy()), expected, atol=1e-5)
+    assert np.abs(program.run(x[:2].numpy(), "fixed") - expected).max() < FIXED_TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["efficientnet_b2", "efficientnet_lite0", "resnet32", "resnet56"])
+def test_deep_networks_equal_torch(name):
+    """Float only: an untrained network this deep amplifies fixed-point rounding a hundredfold."""
+    torch.manual_seed(0)
+    options = {"image_size": 64} if name == "efficientnet_lite0" else {}
+    network, x = models.create(name, 10, **options), images(8, shape=(3, 64, 64))
+    replace_activations_(network, x[:2], kinds=("relu", "relu6", "silu"))
+    settle_(network, x)
+    network.double()
+    program = compile_program(network, x)
+    expected = torch_logits(network, x[:1].double())
+    assert np.abs(program.run(x[:1].numpy()) - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
 
 
 def test_compiling_leaves_the_model_as_it_was():

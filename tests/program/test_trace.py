@@ -62,6 +62,11 @@ def test_control_flow_on_data_is_a_trace_error():
         check(Branching(), images(1))
 
 
+def test_an_example_of_the_wrong_shape_is_a_trace_error():
+    with pytest.raises(TraceError, match=r"stem\.0 .* fails on an input of shape \(2, 5, 16, 16\)"):
+        check(Network(["conv"]), torch.zeros(1, 5, 16, 16))
+
+
 class Functional(nn.Module):
     """Every spelling of the same operations."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,9 +39,8 @@ class Check:
         problems = check(network, example)
         text = f"{self.model}: every operation can be compiled"
         if problems:
-            rows = [(p.path, p.operation, p.source, p.advice) for p in problems]
-            text = table(rows, ("module", "operation", "source", "use instead"))
-            text += f"\n{len(problems)} operation(s) cannot be compiled"
+            lines = [f"{p.path}: {p.operation}, {os.path.relpath(p.source)}\n    {p.advice}" for p in problems]
+            text = "\n".join([*lines, f"{len(problems)} operation(s) cannot be compiled"])
         emit({"model": self.model, "problems": [asdict(problem) for problem in problems]}, text, self.json)
         return 1 if problems else 0
 

@@ -87,7 +87,8 @@ def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | N
         _insert_normalization(draft, *normalize)
     fold_affine(draft)
     draft = assign_kinds(draft)
-    draft.parameters = {key: value.astype(np.float32) for key, value in draft.parameters.items()}
+    for key in draft.parameters:  # one at a time, so that two copies of the weights never stand side by side
+        draft.parameters[key] = draft.parameters[key].astype(np.float32)
     return draft
 
 

@@ -155,14 +155,14 @@ class _Planner:
         """f, and more where the input is so large (a sum pool) that weights rounded at f bits would show.
 
         Rounding weights to w bits moves the output by about 2**-w·0.29·√(fan-in·mean square of the input), which is
-        kept below 2**(6 − f) of the output's own size (at least of 1), as far as the sum stays within WIDEST_BITS.
+        kept below 2**(5 − f) of the output's own size (at least of 1), as far as the sum stays within WIDEST_BITS.
         """
         weight = self.draft.parameter(op.name, "weight")
         fan_in = math.prod(weight.shape[1:])
         square = self.calibration.values[op.inputs[0]].square
         error = 0.29 * math.sqrt(fan_in * square) * 2.0 ** (-self.f)
         size = math.sqrt(max(1.0, self.calibration.values[op.name].square))
-        extra = math.ceil(math.log2(max(error / size, 1e-30) / 2.0 ** (6 - self.f)))
+        extra = math.ceil(math.log2(max(error / size, 1e-30) / 2.0 ** (5 - self.f)))
         taken = self.ops[op.inputs[0]].frac + self.f + self._integer_bits(self.calibration.values[op.name].largest) + 2
         widest = min(WIDEST_BITS, 64 + self.f - QUADRATIC_BITS)  # what a quadratic before it can still deliver
         return self.f + min(max(extra, 0), max(widest - taken, 0))

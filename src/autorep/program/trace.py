@@ -88,7 +88,7 @@ class _Importer:
 
     @torch.no_grad()
     def run(self, example: torch.Tensor) -> tuple[Draft, list[Problem]]:
-        self.batch = len(example)
+        self.batch, self.shape = len(example), tuple(example.shape)
         inputs = iter([example])
         for node in self.graph.nodes:
             if node.op == "placeholder":
@@ -122,7 +122,13 @@ class _Importer:
     def _call(self, node: fx.Node) -> None:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = fx.node.map_arg(node.kwargs, lambda n: self.values[n])
-        result = self._compute(node, args, kwargs)
+        try:
+            result = self._compute(node, args, kwargs)
+        except (RuntimeError, ValueError) as error:
+            raise TraceError(
+                f"{_path(node)} ({node.meta['source']}) fails on an input of shape {self.shape}: {error}. "
+                "Give an example of the right shape"
+            ) from error
         self.values[node] = result
         depends = any(n in self.live for n in node.all_input_nodes)
         if not depends or not isinstance(result, torch.Tensor):
