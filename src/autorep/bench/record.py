@@ -67,7 +67,8 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(memory / 1e9, 1),
         "simd": _native.simd(),
         "system": f"{platform.system()} {platform.release()}",
-        "load_average": round(os.getloadavg()[0], 2),
+        "load_average": round(os.getloadavg()[0], 2),  # what else ran, as far as it can be told
+        "niceness": os.nice(0),
     }
 
 
