@@ -20,9 +20,10 @@ from autorep.training.distillation import (
     fold_batch_norm,
     stage_names,
 )
+from autorep.training.limits import InputLimit
 from autorep.training.parallel import Processes
 from autorep.training.saved import load_model, save_model
-from autorep.training.schedule import cosine, ramp
+from autorep.training.schedule import cosine, opening, ramp
 from autorep.training.settings import RECIPES, ReplaceSettings, TrainSettings
 
 INFO = {
@@ -53,6 +54,27 @@ def test_cosine_rises_then_falls_to_nothing():
     assert rates[10] == 1.0
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] < 0.001
+
+
+def test_the_input_limit_opens_fourfold_after_the_freeze():
+    assert [opening(step, 4, 10, 8.0) for step in (0, 4, 7, 10)] == [8.0, 8.0, 20.0, 32.0]
+
+
+def test_inputs_are_held_in_training_only_and_gradients_pass():
+    model = nn.Sequential(nn.ReLU())
+    handle = replace_activations_(model, torch.zeros(1, 1, 1, 3))
+    handle.finalize_(0)
+    limit = InputLimit(handle)
+    (site,) = handle.sites.values()
+    x = torch.tensor([-50.0, 1.0, 50.0]).view(1, 1, 1, 3).requires_grad_()
+    free = model.train()(x)
+    limit.deviations = 3.0
+    held = model(x)
+    expected = site.poly(torch.tensor([-3.0, 1.0, 3.0]).view(1, 1, 1, 3))
+    torch.testing.assert_close(held, expected, rtol=1e-5, atol=1e-5)
+    held.sum().backward()
+    assert (x.grad != 0).all()
+    torch.testing.assert_close(model.eval()(x), free)
 
 
 def trained_looking(name: str) -> nn.Module:

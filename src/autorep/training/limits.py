@@ -24,7 +24,7 @@ class _StraightThroughClamp(torch.autograd.Function):
         return torch.clamp(z, low, high)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return gradient, None, None
 
 
