@@ -1,0 +1,8 @@
+"""Tests run side by side: each process keeps to one thread, or they fight over the cores."""
+
+from __future__ import annotations
+
+import os
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
