@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -78,7 +79,11 @@ def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
     from autorep.bench.networks import build_program, random_inputs
 
     program = build_program(case.network, case.image_size, case.relus)
+    cores = len(os.sched_getaffinity(0))
     for setting in case.settings:
+        if setting.threads > 1 and 2 * setting.threads > cores:
+            warn(f"{case.name}{setting.suffix}: left out, {cores} cores cannot give both parties {setting.threads}")
+            continue
         yield (
             case.name + setting.suffix,
             measure(
