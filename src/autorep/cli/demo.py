@@ -150,8 +150,8 @@ def summary(result: dict[str, Any]) -> str:
     ]
     verdict = (
         f"private and fixed-point predictions agree on {checked['equal']} of {checked['images']} images, and on "
-        f"{checked['equal_clear']} of the {checked['clear']} where rounding (up to {checked['error']:.4f} a logit) "
-        f"cannot decide: {'as it must be' if checked['holds'] else 'THIS IS WRONG'}"
+        f"{checked['equal_clear']} of the {checked['clear']} where rounding (up to {checked['error']:.4f} between two "
+        f"classes) cannot decide: {'as it must be' if checked['holds'] else 'THIS IS WRONG'}"
     )
     title = f"{result['images']} test images, {result['seconds']:.0f} s in all"
     return "\n".join([table(rows, (title, ""), "lr"), verdict, f"report: {result['report']}"])

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from autorep.report.agreement import leads
 from autorep.report.network_figures import (
     accuracy_stages,
     latency_by_layer,
-    logit_differences,
+    lead_differences,
     relu_maps,
     relus_by_layer,
 )
@@ -95,8 +96,8 @@ def write_demo_page(
                 f"run: here by at most {checked['largest']:.4f}. Predictions agree on {checked['equal']} of "
                 f"{checked['images']} images, and must agree on the {checked['clear']} whose two best classes lie "
                 "further apart than rounding can bridge.",
-                logit_differences(fixed, private, checked["error"]),
-                "Histogram of the differences between private and fixed-point logits, well inside the bounds.",
+                lead_differences(leads(fixed, private) - leads(fixed, fixed), checked["error"]),
+                "Histogram of how much the lead of the best class differs between the two modes, inside the bounds.",
             ),
         ],
         footer="Written by `autorep demo`. No outside resource is loaded by this page.",

@@ -144,16 +144,17 @@ def latency_stack(bars: Sequence[tuple[str, Mapping[str, float]]], quoted: Seque
     return figure
 
 
-def logit_differences(fixed: np.ndarray, private: np.ndarray, error: float) -> Figure:
-    """Histogram of private minus fixed-point logits, with the documented rounding error as bounds."""
+def lead_differences(differences: np.ndarray, error: float) -> Figure:
+    """Histogram of private minus fixed-point leads, with the documented rounding error as bounds."""
     figure = new_figure(2.7)
     axes = figure.subplots()
-    axes.hist((private - fixed).ravel(), bins=np.linspace(-error, error, 81).tolist(), color=BLUE)
+    axes.hist(differences, bins=np.linspace(-error, error, 61).tolist(), color=BLUE)
     for bound in (-error, error):
         axes.axvline(bound, color=RED, linestyle="--", linewidth=1.2)
     axes.text(error, axes.get_ylim()[1], f"rounding error\n±{error:.4f} ", ha="right", va="top", size=8.5, color=INK)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    tidy(axes, "private minus fixed-point logit", "logits")
+    axes.xaxis.set_major_locator(_locator(5))
+    tidy(axes, "lead of the best class: private minus fixed point", "images")
     return figure
 
 

@@ -141,7 +141,7 @@ footer { color: var(--soft); font-size: .85rem; margin-top: 2rem; }
 @media print {
   body { background: none; font-size: 10.5pt; } main { max-width: none; padding: 0; } nav { display: none; }
   section, dl div { border-color: #bbb; border-radius: 0; break-inside: avoid; }
-  figure svg { max-width: 13cm; }
+  figure svg { max-width: 13cm; max-height: 22cm; }
 }
 """
 
