@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autorep import _native
 
 CASES = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-LABELS = [b"autorep dcf " + name for name in (b"left seed", b"right seed", b"left value", b"right value")]
+LABELS = (b"autorep dcf seed", b"autorep dcf value")
 
 
 def words(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -59,12 +59,12 @@ def slow_eval(party: int, x: int, n: int, L: int, F: int, root: np.ndarray, key:
         part = key[level * (16 + value_bytes) :][: 16 + value_bytes]
         side = (x >> (n - 1 - level)) & 1
         stored = int.from_bytes(part[:16], "little")
-        own, fix = payload(expand(2 + side, seed)), correction(part[16:])
+        own, fix = payload(expand(1, seed | side)), correction(part[16:])
         total = [t + v + control * f for t, v, f in zip(total, own, fix)]
-        child = expand(side, seed)
+        child = expand(0, seed | side)
         flip = (right_bits >> level) & 1 if side else stored & 1
         seed, control = (child ^ control * stored) & ~1, (child & 1) ^ (control & flip)
-    own, fix = payload(expand(2, seed)), correction(key[-value_bytes:])
+    own, fix = payload(expand(1, seed)), correction(key[-value_bytes:])
     total = [t + v + control * f for t, v, f in zip(total, own, fix)]
     return [(-t if party else t) % ring for t, ring in zip(total, rings)]
 

@@ -173,20 +173,6 @@ void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
     }
 }
 
-void mmo_pick(const AesKey (&keys)[2], const u64* right, const Block* in, Block* out, i64 count) {
-    constexpr i64 kBlocks = 32;
-    for (i64 done = 0; done < count; done += kBlocks) {
-        const i64 n = count - done < kBlocks ? count - done : kBlocks;
-        Block other[kBlocks];
-        mmo(keys[0], in + done, out + done, n);
-        mmo(keys[1], in + done, other, n);
-        for (i64 i = 0; i < n; ++i) {
-            out[done + i].lo ^= (out[done + i].lo ^ other[i].lo) & right[done + i];
-            out[done + i].hi ^= (out[done + i].hi ^ other[i].hi) & right[done + i];
-        }
-    }
-}
-
 }  // namespace
 
 AesKey aes_expand(const u8 key[16]) {
@@ -209,7 +195,7 @@ AesKey aes_expand(const u8 key[16]) {
 }
 
 const AesOps& aes_portable() {
-    static const AesOps ops = {ctr, mmo, mmo_pick};
+    static const AesOps ops = {ctr, mmo};
     return ops;
 }
 

@@ -20,8 +20,6 @@ struct AesOps {
     void (*ctr)(const AesKey& key, u64 first, u64* out, i64 words, u64 mask);
     // Matyas-Meyer-Oseas hash: out[i] = AES(key, in[i]) ^ in[i].
     void (*mmo)(const AesKey& key, const Block* in, Block* out, i64 count);
-    // The same with keys[1] where right[i] is all ones and keys[0] where it is zero.
-    void (*mmo_pick)(const AesKey (&keys)[2], const u64* right, const Block* in, Block* out, i64 count);
 };
 
 const AesOps& aes_portable();

@@ -51,33 +51,10 @@ void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
     }
 }
 
-void mmo_pick(const AesKey (&keys)[2], const u64* right, const Block* in, Block* out, i64 count) {
-    for (i64 i = 0; i < count; i += kFlight) {
-        const i64 n = count - i < kFlight ? count - i : kFlight;
-        __m128i s[kFlight] = {}, kept[kFlight], side[kFlight] = {};
-        for (int k = 0; k < kFlight; ++k) {
-            if (k < n) {
-                s[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i + k));
-                side[k] = _mm_set1_epi64x(static_cast<long long>(right[i + k]));
-            }
-            kept[k] = s[k];
-        }
-        for (int r = 0; r <= 10; ++r) {
-            const __m128i left_key = round_key(keys[0], r), change = _mm_xor_si128(left_key, round_key(keys[1], r));
-            for (int k = 0; k < kFlight; ++k) {
-                const __m128i rk = _mm_xor_si128(left_key, _mm_and_si128(change, side[k]));
-                s[k] = r == 0 ? _mm_xor_si128(s[k], rk) : r < 10 ? _mm_aesenc_si128(s[k], rk) : _mm_aesenclast_si128(s[k], rk);
-            }
-        }
-        for (int k = 0; k < kFlight; ++k)
-            if (k < n) _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i + k), _mm_xor_si128(s[k], kept[k]));
-    }
-}
-
 }  // namespace
 
 const AesOps& aes_avx2() {
-    static const AesOps ops = {ctr, mmo, mmo_pick};
+    static const AesOps ops = {ctr, mmo};
     return ops;
 }
 

@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#ifndef AUTOREP_X86  // -DAUTOREP_X86=0 builds what other processors get
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define AUTOREP_X86 1
 #else
 #define AUTOREP_X86 0
+#endif
 #endif
 
 namespace autorep {

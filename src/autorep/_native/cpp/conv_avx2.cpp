@@ -1,8 +1,10 @@
 // Convolution kernels for AVX2: a 64-bit product from three 32-bit ones.
-#include "lanes.h"
+#include "common.h"
 
 #if AUTOREP_X86
 #include <immintrin.h>
+
+#include "lanes.h"
 
 namespace autorep {
 namespace {

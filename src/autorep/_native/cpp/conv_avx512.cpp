@@ -1,8 +1,9 @@
 // Convolution kernels for AVX-512: 52-bit multiply-add (IFMA) for rings of at most 52 bits, vpmullq above.
-#include "lanes.h"
+#include "common.h"
 
 #if AUTOREP_X86
 #include "avx512.h"
+#include "lanes.h"
 
 namespace autorep {
 namespace {

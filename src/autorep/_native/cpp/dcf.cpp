@@ -10,13 +10,9 @@ namespace {
 
 constexpr i64 kBatch = 32;  // keys that walk the tree together, to fill the cipher's pipeline
 
-// First 16 bytes of SHA-256("autorep dcf " + "left seed", "right seed", "left value", "right value").
-constexpr u8 kFixedKeys[4][16] = {
-    {0x83, 0x63, 0x6a, 0x67, 0x95, 0x24, 0xe3, 0xf7, 0xdb, 0xf2, 0x55, 0x72, 0x4e, 0x06, 0x3e, 0x83},
-    {0x15, 0xa4, 0x5a, 0x27, 0x9a, 0x70, 0xbe, 0x3d, 0x6b, 0x65, 0xe8, 0x04, 0x45, 0x61, 0x26, 0x45},
-    {0xa8, 0xf0, 0xb7, 0xa3, 0xda, 0x5f, 0xf9, 0xb3, 0x7d, 0xdc, 0x75, 0x7a, 0x17, 0x2a, 0xbb, 0x56},
-    {0xf3, 0x10, 0xf3, 0xf8, 0x53, 0xea, 0x52, 0x96, 0x9a, 0x28, 0x79, 0x32, 0xd9, 0xc2, 0x98, 0x42},
-};
+// First 16 bytes of SHA-256("autorep dcf seed") and of SHA-256("autorep dcf value").
+constexpr u8 kSeedKey[16] = {0x3f, 0x09, 0x1c, 0xa4, 0x3f, 0x0c, 0x2e, 0x72, 0x78, 0xfc, 0xa8, 0xf4, 0x2f, 0x32, 0x47, 0xcc};
+constexpr u8 kValueKey[16] = {0x1c, 0x96, 0xe8, 0xbc, 0x06, 0x99, 0x67, 0xdc, 0x08, 0xca, 0xf4, 0xc1, 0x90, 0xc6, 0x92, 0x41};
 
 u64 select(u64 mask, u64 if_set, u64 otherwise) { return otherwise ^ ((otherwise ^ if_set) & mask); }
 Block select(u64 mask, Block if_set, Block otherwise) {
@@ -92,10 +88,12 @@ void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* be
     }
     for (int level = 0; level < shape.n; ++level) {
         for (Walk& w : walk) {
-            aes.mmo(cipher.seed[0], w.seed, w.left, count);
-            aes.mmo(cipher.seed[1], w.seed, w.right, count);
-            aes.mmo(cipher.value[0], w.seed, w.left_value, count);
-            aes.mmo(cipher.value[1], w.seed, w.right_value, count);
+            Block sided[kBatch];
+            for (i64 i = 0; i < count; ++i) sided[i] = {w.seed[i].lo | 1, w.seed[i].hi};
+            aes.mmo(cipher.seed, w.seed, w.left, count);
+            aes.mmo(cipher.seed, sided, w.right, count);
+            aes.mmo(cipher.value, w.seed, w.left_value, count);
+            aes.mmo(cipher.value, sided, w.right_value, count);
         }
         for (i64 i = 0; i < count; ++i) {
             const u64 bit = (alpha[i] >> (shape.n - 1 - level)) & 1, right = u64(0) - bit;
@@ -133,7 +131,7 @@ void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* be
             key[shape.right_bits_at + level / 8] |= static_cast<u8>(right_bit << (level & 7));
         }
     }
-    for (Walk& w : walk) aes.mmo(cipher.value[0], w.seed, w.left_value, count);
+    for (Walk& w : walk) aes.mmo(cipher.value, w.seed, w.left_value, count);
     for (i64 i = 0; i < count; ++i) {
         const Payload leaf0 = payload_of(walk[0].left_value[i], shape), leaf1 = payload_of(walk[1].left_value[i], shape);
         Payload last;
@@ -154,9 +152,13 @@ void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const
         control[i] = u64(0) - static_cast<u64>(party);
     }
     for (int level = 0; level < shape.n; ++level) {
-        for (i64 i = 0; i < count; ++i) right[i] = u64(0) - ((x[i] >> (shape.n - 1 - level)) & 1);
-        aes.mmo_pick(cipher.seed, right, seed, child, count);
-        aes.mmo_pick(cipher.value, right, seed, value, count);
+        for (i64 i = 0; i < count; ++i) {
+            const u64 bit = (x[i] >> (shape.n - 1 - level)) & 1;
+            right[i] = u64(0) - bit;
+            seed[i].lo |= bit;
+        }
+        aes.mmo(cipher.seed, seed, child, count);
+        aes.mmo(cipher.value, seed, value, count);
         for (i64 i = 0; i < count; ++i) {
             const u8* key = keys + i * shape.key_bytes;
             const Block stored = load_block(key + level * shape.level_bytes);
@@ -169,7 +171,7 @@ void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const
             control[i] = u64(0) - bit;
         }
     }
-    aes.mmo(cipher.value[0], seed, value, count);
+    aes.mmo(cipher.value, seed, value, count);
     const u64 negative = u64(0) - static_cast<u64>(party);
     for (i64 i = 0; i < count; ++i) {
         const Payload last = load_payload(keys + i * shape.key_bytes + shape.last_at, shape);
@@ -243,14 +245,7 @@ DcfShape dcf_shape(int n, int L, int F) {
 }
 
 const DcfCipher& dcf_cipher() {
-    static const DcfCipher cipher = [] {
-        DcfCipher made;
-        for (int side = 0; side < 2; ++side) {
-            made.seed[side] = aes_expand(kFixedKeys[side]);
-            made.value[side] = aes_expand(kFixedKeys[2 + side]);
-        }
-        return made;
-    }();
+    static const DcfCipher cipher = {aes_expand(kSeedKey), aes_expand(kValueKey)};
     return cipher;
 }
 

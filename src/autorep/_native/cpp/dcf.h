@@ -7,7 +7,10 @@
 // Key of one comparison, the same bytes for both parties:
 //   n levels of [16 B seed correction, left control bit in bit 0][value correction, ceil((2L+F)/8) B],
 //   then ceil(n/8) B of right control bits, then the leaf's value correction.
-// Seeds have 127 bits: bit 0 of the first word is the control bit and stored as zero in a seed.
+//
+// Seeds have 127 bits; bit 0 of a block is free. It names the side before hashing: with H(x) = AES_k(x) ^ x under two
+// fixed keys, the children of seed s are H_seed(s) on the left and H_seed(s | 1) on the right, their values H_value(s)
+// and H_value(s | 1); in a child's block, bit 0 is its control bit. The leaf's value is H_value(s).
 #pragma once
 #include "aes.h"
 
@@ -19,9 +22,8 @@ struct DcfShape {
 };
 DcfShape dcf_shape(int n, int L, int F);
 
-// The four fixed AES keys: left and right child seed, left and right value.
-struct DcfCipher {
-    AesKey seed[2], value[2];
+struct DcfCipher {  // the two fixed AES keys
+    AesKey seed, value;
 };
 const DcfCipher& dcf_cipher();
 

@@ -57,16 +57,18 @@ void store_rows(u8* p, i64 stride, __m512i x, __mmask16 bytes, i64 count) {
         _mm_mask_storeu_epi8(p + k * stride, bytes, _mm_load_si128(reinterpret_cast<const __m128i*>(words + 2 * k)));
 }
 
+enum class Fit { small, usual, whole };  // 2L < 64; otherwise; L = 64
+
 // How a payload's three parts lie in a block and in the 2L+F bits of a correction.
+template <Fit Words>
 struct Layout {
     __m128i L;
     __m512i second_shift, third_shift;  // of a correction: to its second and third part, in the high word
-    __mmask8 second_whole, third_high;  // L = 64: the high word is the second part; 2L >= 64: the third lies in it
     __m512i mask_words, mask_third;
     __m128i high_third;                 // block bits from the second word into the third part: 64 - L
     __m512i join_second_left, join_second_right, join_third_left, join_third_right;
     __mmask16 value_bytes;
-    __m512i not_control;
+    __m512i control, not_control;  // bit 0 of every key, and all others
 
     explicit Layout(const DcfShape& s) {
         const u64 length = static_cast<u64>(s.L), none = 64;
@@ -74,8 +76,6 @@ struct Layout {
         second_shift = all(length);
         second_shift = _mm512_mask_blend_epi64(0xAA, _mm512_setzero_si512(), second_shift);
         third_shift = all(2 * length % 64);
-        second_whole = s.L == 64 ? 0xFF : 0;
-        third_high = 2 * s.L >= 64 ? 0xFF : 0;
         mask_words = all(low_mask(s.L));
         mask_third = all(low_mask(s.F));
         high_third = _mm_cvtsi32_si128(64 - s.L);
@@ -84,18 +84,19 @@ struct Layout {
         join_third_left = pair(2 * length < 64 ? 2 * length : none, 2 * length < 64 ? none : 2 * length - 64);
         join_third_right = pair(none, 2 * length < 64 && length > 0 ? 64 - 2 * length : none);
         value_bytes = static_cast<__mmask16>((1u << s.value_bytes) - 1);
+        control = pair(1, 0);
         not_control = pair(~u64(1), ~u64(0));
     }
 
-    // First and second part of a correction in the low and high word.
+    // First and second part of a correction in the low and high word. With L = 64 they lie there already.
     __m512i words_of(__m512i correction) const {
-        const __m512i from = _mm512_mask_blend_epi64(second_whole, low_twice(correction), correction);
-        return _mm512_shrdv_epi64(from, correction, second_shift);
+        if constexpr (Words == Fit::whole) return correction;
+        return _mm512_shrdv_epi64(low_twice(correction), correction, second_shift);
     }
-    // Third part of a correction, in the high word.
+    // Third part of a correction, in the high word: from there alone when the first two parts fill the low one.
     __m512i third_of(__m512i correction) const {
-        const __m512i from = _mm512_mask_blend_epi64(third_high, low_twice(correction), correction);
-        return _mm512_shrdv_epi64(from, correction, third_shift);
+        if constexpr (Words == Fit::small) return _mm512_shrdv_epi64(low_twice(correction), correction, third_shift);
+        return _mm512_srlv_epi64(correction, third_shift);
     }
     // Third part of an accumulated block >> L, in the low word.
     __m512i third_of_block(__m512i shifted) const {
@@ -115,36 +116,38 @@ struct Layout {
 
 __m512i negate_if(__m512i negative, __m512i x) { return _mm512_sub_epi64(_mm512_xor_si512(x, negative), negative); }
 
-// Hashes all groups' seeds to a child's seed and value, with the keys of the side that each group's mask picks.
-void hash_picked(const WideKey (&seed_keys)[2], const WideKey (&value_keys)[2], const __mmask8 (&right)[kGroups],
-                 const __m512i (&in)[kGroups], __m512i (&child)[kGroups], __m512i (&value)[kGroups]) {
-#pragma GCC unroll 11
-    for (int r = 0; r <= 10; ++r) {
-        const __m512i s0 = seed_keys[0].round[r], s1 = seed_keys[1].round[r];
-        const __m512i v0 = value_keys[0].round[r], v1 = value_keys[1].round[r];
+struct WideCipher {
+    WideKey seed, value;
+
+    WideCipher() : seed(widen(dcf_cipher().seed)), value(widen(dcf_cipher().value)) {}
+};
+
+// Hashes every block to a seed and a value.
+template <int Blocks>
+inline void hash(const WideCipher& cipher, const __m512i (&in)[Blocks], __m512i (&seed)[Blocks], __m512i (&value)[Blocks]) {
 #pragma GCC unroll 4
-        for (int g = 0; g < kGroups; ++g) {
-            const __m512i s = _mm512_mask_blend_epi64(right[g], s0, s1), v = _mm512_mask_blend_epi64(right[g], v0, v1);
-            if (r == 0) {
-                child[g] = _mm512_xor_si512(in[g], s);
-                value[g] = _mm512_xor_si512(in[g], v);
-            } else if (r < 10) {
-                child[g] = _mm512_aesenc_epi128(child[g], s);
-                value[g] = _mm512_aesenc_epi128(value[g], v);
-            } else {
-                child[g] = _mm512_xor_si512(_mm512_aesenclast_epi128(child[g], s), in[g]);
-                value[g] = _mm512_xor_si512(_mm512_aesenclast_epi128(value[g], v), in[g]);
-            }
+    for (int g = 0; g < Blocks; ++g) {
+        seed[g] = _mm512_xor_si512(in[g], cipher.seed.round[0]);
+        value[g] = _mm512_xor_si512(in[g], cipher.value.round[0]);
+    }
+#pragma GCC unroll 9
+    for (int r = 1; r < 10; ++r) {
+#pragma GCC unroll 4
+        for (int g = 0; g < Blocks; ++g) {
+            seed[g] = _mm512_aesenc_epi128(seed[g], cipher.seed.round[r]);
+            value[g] = _mm512_aesenc_epi128(value[g], cipher.value.round[r]);
         }
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < Blocks; ++g) {  // the last round adds its key and, for the hash, the input
+        seed[g] = _mm512_aesenclast_epi128(seed[g], _mm512_xor_si512(in[g], cipher.seed.round[10]));
+        value[g] = _mm512_aesenclast_epi128(value[g], _mm512_xor_si512(in[g], cipher.value.round[10]));
     }
 }
 
-struct EvalKeys {
-    WideKey seed[2], value[2];
-};
-
 // Sixteen keys; may read up to 16 bytes beyond the last one.
-void eval_sixteen(const DcfShape& shape, const Layout& layout, const EvalKeys& cipher, int party, const u64* x,
+template <Fit Words>
+void eval_sixteen(const DcfShape& shape, const Layout<Words>& layout, const WideCipher& cipher, int party, const u64* x,
                   const u64* root, const u8* keys, u64* out) {
     const i64 stride = shape.key_bytes;
     __m512i seed[kGroups], control[kGroups], path[kGroups], right_bits[kGroups];
@@ -163,8 +166,9 @@ void eval_sixteen(const DcfShape& shape, const Layout& layout, const EvalKeys& c
         for (int g = 0; g < kGroups; ++g) {
             right[g] = _mm512_movepi64_mask(path[g]);
             path[g] = _mm512_slli_epi64(path[g], 1);
+            seed[g] = _mm512_mask_or_epi64(seed[g], right[g], seed[g], layout.control);
         }
-        hash_picked(cipher.seed, cipher.value, right, seed, child, value);
+        hash(cipher, seed, child, value);
         for (int g = 0; g < kGroups; ++g) {
             const u8* at = keys + g * kKeys * stride + level * shape.level_bytes;
             const __m512i stored = load_rows(at, stride);
@@ -178,9 +182,8 @@ void eval_sixteen(const DcfShape& shape, const Layout& layout, const EvalKeys& c
             control[g] = spread(xor_and(child[g], flips, control[g]));
         }
     }
-    const __mmask8 left[kGroups] = {};
     __m512i unused[kGroups], leaf[kGroups];
-    hash_picked(cipher.seed, cipher.value, left, seed, unused, leaf);
+    hash(cipher, seed, unused, leaf);
     const __m512i negative = all(party ? ~u64(0) : 0);
     for (int g = 0; g < kGroups; ++g) {
         const __m512i last = _mm512_and_si512(load_rows(keys + g * kKeys * stride + shape.last_at, stride), control[g]);
@@ -204,10 +207,11 @@ struct Walk {  // one party's state on the way towards alpha
     __m512i seed, control, child[2], value[2];
 };
 
-void gen_four(const DcfShape& shape, const Layout& layout, const EvalKeys& cipher, i64 count, const u64* alpha,
+template <Fit Words>
+void gen_four(const DcfShape& shape, const Layout<Words>& layout, const WideCipher& cipher, i64 count, const u64* alpha,
               const u64* beta_words, const u64* beta_third, const u64* root0, const u64* root1, u8* keys) {
     const i64 stride = shape.key_bytes;
-    const __m512i one = pair(1, 0);
+    const __m512i one = layout.control;
     const __m512i beta = _mm512_loadu_si512(beta_words);
     const __m512i third_beta = _mm512_maskz_mov_epi64(0x55, twice(beta_third));
     __m512i path = _mm512_sll_epi64(twice(alpha), _mm_cvtsi32_si128(64 - shape.n));
@@ -217,25 +221,18 @@ void gen_four(const DcfShape& shape, const Layout& layout, const EvalKeys& ciphe
     walk[1].seed = _mm512_and_si512(_mm512_loadu_si512(root1), layout.not_control);
     walk[0].control = _mm512_setzero_si512();
     walk[1].control = all(~u64(0));
-    const auto hash = [&](bool leaf) {
-        for (int r = 0; r <= 10; ++r)
-            for (Walk& w : walk)
-                for (int side = 0; side < (leaf ? 1 : 2); ++side) {
-                    const __m512i s = cipher.seed[side].round[r], v = cipher.value[side].round[r];
-                    if (r == 0) {
-                        w.child[side] = _mm512_xor_si512(w.seed, s);
-                        w.value[side] = _mm512_xor_si512(w.seed, v);
-                    } else if (r < 10) {
-                        w.child[side] = _mm512_aesenc_epi128(w.child[side], s);
-                        w.value[side] = _mm512_aesenc_epi128(w.value[side], v);
-                    } else {
-                        w.child[side] = _mm512_xor_si512(_mm512_aesenclast_epi128(w.child[side], s), w.seed);
-                        w.value[side] = _mm512_xor_si512(_mm512_aesenclast_epi128(w.value[side], v), w.seed);
-                    }
-                }
+    const auto hash_both = [&] {
+        const __m512i in[4] = {walk[0].seed, _mm512_or_si512(walk[0].seed, one), walk[1].seed,
+                               _mm512_or_si512(walk[1].seed, one)};
+        __m512i child[4], value[4];
+        hash(cipher, in, child, value);
+        for (int k = 0; k < 4; ++k) {
+            walk[k / 2].child[k % 2] = child[k];
+            walk[k / 2].value[k % 2] = value[k];
+        }
     };
     for (int level = 0; level < shape.n; ++level) {
-        hash(false);
+        hash_both();
         const __mmask8 right = _mm512_movepi64_mask(path);
         path = _mm512_slli_epi64(path, 1);
         const auto kept = [&](const __m512i (&both)[2]) { return _mm512_mask_blend_epi64(right, both[0], both[1]); };
@@ -272,7 +269,7 @@ void gen_four(const DcfShape& shape, const Layout& layout, const EvalKeys& ciphe
         store_rows(at, stride, _mm512_or_si512(seed_correction, left_flip), 0xFFFF, count);
         store_rows(at + 16, stride, layout.join(words, layout.third_of_block(third)), layout.value_bytes, count);
     }
-    hash(true);
+    hash_both();
     const auto leaf = [&](__m512i l1, __m512i l0, __m512i total) {
         return negate_if(walk[1].control, _mm512_sub_epi64(_mm512_sub_epi64(l1, l0), total));
     };
@@ -283,27 +280,15 @@ void gen_four(const DcfShape& shape, const Layout& layout, const EvalKeys& ciphe
     store_rows(keys + shape.last_at, stride, layout.join(words, layout.third_of_block(third)), layout.value_bytes, count);
 }
 
-EvalKeys wide_cipher() {
-    const DcfCipher& cipher = dcf_cipher();
-    EvalKeys wide;
-    for (int side = 0; side < 2; ++side) {
-        wide.seed[side] = widen(cipher.seed[side]);
-        wide.value[side] = widen(cipher.value[side]);
-    }
-    return wide;
-}
-
 void copy_words(u64* to, const u64* from, i64 count) {
     for (i64 i = 0; i < count; ++i) to[i] = from[i];
 }
 
-}  // namespace
-
-void dcf_eval_avx512(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
-                     u64* out) {
+template <Fit Words>
+void eval(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys, u64* out) {
     constexpr i64 kStep = kKeys * kGroups, kMostKeyBytes = 64 * 32 + 8 + 16;
-    const Layout layout(shape);
-    const EvalKeys cipher = wide_cipher();
+    const Layout<Words> layout(shape);
+    const WideCipher cipher;
     i64 i = 0;
     for (; i + kStep < count; i += kStep)
         eval_sixteen(shape, layout, cipher, party, x + i, root + 2 * i, keys + i * shape.key_bytes, out + 3 * i);
@@ -318,10 +303,11 @@ void dcf_eval_avx512(const DcfShape& shape, i64 count, int party, const u64* x, 
     copy_words(out + 3 * i, last_out, 3 * (count - i));
 }
 
-void dcf_gen_avx512(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
-                    const u64* root1, u8* keys) {
-    const Layout layout(shape);
-    const EvalKeys cipher = wide_cipher();
+template <Fit Words>
+void gen(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0, const u64* root1,
+         u8* keys) {
+    const Layout<Words> layout(shape);
+    const WideCipher cipher;
     for (i64 i = 0; i < count; i += kKeys) {
         const i64 n = count - i < kKeys ? count - i : kKeys;
         u64 alphas[kKeys] = {}, words[2 * kKeys] = {}, thirds[kKeys] = {}, roots[2][2 * kKeys] = {};
@@ -334,6 +320,20 @@ void dcf_gen_avx512(const DcfShape& shape, i64 count, const u64* alpha, const u6
         }
         gen_four(shape, layout, cipher, n, alphas, words, thirds, roots[0], roots[1], keys + i * shape.key_bytes);
     }
+}
+
+}  // namespace
+
+void dcf_eval_avx512(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
+                     u64* out) {
+    const auto run = shape.L == 64 ? eval<Fit::whole> : 2 * shape.L < 64 ? eval<Fit::small> : eval<Fit::usual>;
+    run(shape, count, party, x, root, keys, out);
+}
+
+void dcf_gen_avx512(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
+                    const u64* root1, u8* keys) {
+    const auto run = shape.L == 64 ? gen<Fit::whole> : 2 * shape.L < 64 ? gen<Fit::small> : gen<Fit::usual>;
+    run(shape, count, alpha, beta, root0, root1, keys);
 }
 
 }  // namespace autorep
