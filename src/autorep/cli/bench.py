@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("autorep.bench.train", "Train", "images per second of training epochs"),
     "growth": ("autorep.bench.growth", "Growth", "how cost grows with ReLUs, image size, width and batch"),
     "serve": ("autorep.service.load", "Serve", "throughput and latency of a deployment under load"),
+    "zoo": ("autorep.report.private_accuracy", "ZooAccuracy", "accuracy of zoo models: float, fixed point, private"),
     "all": ("autorep.bench.everything", "Everything", "the headline set (quick) or the full set, recorded"),
     "tables": ("autorep.bench.tables", "Tables", "write the README's tables from the recorded results"),
 }
