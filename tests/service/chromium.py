@@ -85,7 +85,7 @@ class Chromium:
             raise AssertionError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str, seconds: float = 30.0) -> Any:
+    def wait_for(self, expression: str, seconds: float = 90.0) -> Any:
         """Wait until an expression is true."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

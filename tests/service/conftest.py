@@ -37,7 +37,7 @@ def images() -> np.ndarray:
 @pytest.fixture(scope="session")
 def deployment(program: Program) -> Iterator[LocalDeployment]:
     """Dealer and two servers as processes; tests that break them start their own."""
-    with LocalDeployment(program, prepare=4, options=("--half-expiry", "1.5")) as running:
+    with LocalDeployment(program, prepare=4, options=("--half-expiry", "3")) as running:
         yield running
 
 

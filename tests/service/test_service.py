@@ -63,7 +63,7 @@ def test_half_without_partner_expires_at_either_server(web: tuple[httpx.Client, 
         answer = server.post(query_path(client), content=bytes(512), headers=BYTES)
         assert answer.status_code == 424
         assert "other half" in answer.json()["message"]
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
 
 
 def test_query_id_is_good_for_one_query_only(web: tuple[httpx.Client, httpx.Client], client: Client) -> None:
