@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import statistics
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autorep.bench.crypten import VERSION, CryptenPair, install
-from autorep.bench.pair import Pair
+from autorep.bench.crypten import VERSION, Answer, CryptenPair, install
+from autorep.bench.pair import Pair, Query
 from autorep.bench.record import record
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
+from autorep.mpc.plan import ComparisonName
 from autorep.program.ir import Program
 from autorep.settings import warn
 
@@ -27,51 +29,65 @@ NOTES = (
     'contain that, and are what a user of it waits for. Ours are made ahead by a dealer; the rows "with dealer" '
     "add making both bundles and both parties' preparation to the online seconds. "
     "Once per model ours also opens the masked weights.",
+    "A kept ReLU is compared by distributed comparison functions (no rounds of its own, 1.3 kB prepared ahead), or by "
+    "bits (more rounds, far less prepared ahead): the first is for links with a delay, the second for a local network.",
 )
 
 
 def compare(variant: str, program: Program, images: np.ndarray, repeats: int, folder: Path) -> list[dict[str, Any]]:
-    """Three rows, ours, ours with the offline work, CrypTen's: medians of alternating inferences after a warm-up."""
+    """CrypTen's row, and two of ours per comparison protocol: online, and with the offline work added.
+
+    Medians of `repeats` inferences of each, taking turns, after one that warms up.
+    """
     expected = program.run(images, mode="float")
-    with Pair(program) as ours, CryptenPair(program, images, folder) as theirs:
-        pairs = [(ours.query(images), theirs.query()) for _ in range(repeats + 1)][1:]
-        counted = theirs.count()
-    mine, peers = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    seconds = statistics.median(query.seconds for query in mine)
-    offline = statistics.median(query.dealer_seconds + query.prepare_seconds for query in mine)
-    peer_seconds = statistics.median(answer.seconds for answer in peers)
-    difference = _difference([query.logits for query in mine], expected)
+    comparisons: tuple[ComparisonName, ...] = ("dcf", "bits") if program.relu_count else ("dcf",)
+    with ExitStack() as stack:
+        pairs = {name: stack.enter_context(Pair(program, name)) for name in comparisons}
+        peer = stack.enter_context(CryptenPair(program, images, folder))
+        queries: dict[str, list[Query]] = {name: [] for name in comparisons}
+        answers: list[Answer] = []
+        for _ in range(repeats + 1):
+            for name, pair in pairs.items():
+                queries[name].append(pair.query(images))
+            answers.append(peer.query())
+        counted = peer.count()
     common = {"variant": variant, "relus": program.relu_count}
-    counts = {"bytes_per_party": mine[0].parties[0]["bytes"], "rounds": mine[0].parties[0]["rounds"]}
-    return [
-        {
-            "system": "AutoReP",
-            **common,
-            "seconds": seconds,
-            **counts,
-            "ratio": peer_seconds / seconds,
-            "seconds_each": [query.seconds for query in mine],
-            "difference_to_float": difference,
-        },
-        {
-            "system": "AutoReP with dealer",
-            **common,
-            "seconds": seconds + offline,
-            **counts,
-            "ratio": peer_seconds / (seconds + offline),
-            "dealer_seconds": statistics.median(query.dealer_seconds for query in mine),
-            "offline_bytes": mine[0].offline_bytes,
-        },
-        {
-            "system": f"CrypTen {VERSION}",
-            **common,
-            "seconds": peer_seconds,
-            "bytes_per_party": counted["bytes"],
-            "rounds": counted["rounds"],
-            "seconds_each": [answer.seconds for answer in peers],
-            "difference_to_float": _difference([answer.logits for answer in peers], expected),
-        },
-    ]
+    peer_seconds = statistics.median(answer.seconds for answer in answers[1:])
+    rows: list[dict[str, Any]] = []
+    for name in comparisons:
+        rows += _ours(common | {"comparison": name}, queries[name][1:], peer_seconds, expected)
+    theirs = {
+        "seconds": peer_seconds,
+        "bytes_per_party": counted["bytes"],
+        "rounds": counted["rounds"],
+        "seconds_each": [answer.seconds for answer in answers[1:]],
+        "difference_to_float": _difference([answer.logits for answer in answers[1:]], expected),
+    }
+    return [*rows, {"system": f"CrypTen {VERSION}", **common, **theirs}]
+
+
+def _ours(
+    common: dict[str, Any], queries: list[Query], peer_seconds: float, expected: np.ndarray
+) -> list[dict[str, Any]]:
+    """Online, and online with dealer and preparation."""
+    seconds = statistics.median(query.seconds for query in queries)
+    offline = statistics.median(query.dealer_seconds + query.prepare_seconds for query in queries)
+    counts = {"bytes_per_party": queries[0].parties[0]["bytes"], "rounds": queries[0].parties[0]["rounds"]}
+    online = {
+        "seconds": seconds,
+        **counts,
+        "ratio": peer_seconds / seconds,
+        "seconds_each": [query.seconds for query in queries],
+        "difference_to_float": _difference([query.logits for query in queries], expected),
+    }
+    dealt = {
+        "seconds": seconds + offline,
+        **counts,
+        "ratio": peer_seconds / (seconds + offline),
+        "dealer_seconds": statistics.median(query.dealer_seconds for query in queries),
+        "offline_bytes": queries[0].offline_bytes,
+    }
+    return [{"system": "AutoReP", **common, **online}, {"system": "AutoReP with dealer", **common, **dealt}]
 
 
 def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
@@ -118,7 +134,7 @@ def describe(result: dict[str, Any]) -> str:
     rows = [
         (
             row["variant"],
-            row["system"],
+            row["system"] + (", bits" if row.get("comparison") == "bits" else ""),
             f"{row['seconds']:.3f}",
             megabytes(row["bytes_per_party"]),
             row["rounds"],

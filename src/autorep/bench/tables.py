@@ -48,14 +48,17 @@ def headline(folder: Path) -> str:
     if not (folder / "peers.json").exists():
         return ""
     document = load("peers", folder)
-    by_variant: dict[str, list[dict[str, Any]]] = {}
-    for row in document["result"]["rows"]:
-        by_variant.setdefault(row["variant"], []).append(row)
+    found = document["result"]["rows"]
     rows = []
-    for variant, (ours, dealt, peer) in by_variant.items():
+    for ours in (row for row in found if row["system"] == "AutoReP"):
+        same = [row for row in found if row["variant"] == ours["variant"]]
+        peer = next(row for row in same if row["system"].startswith("CrypTen"))
+        dealt = next(
+            row for row in same if row["system"] == "AutoReP with dealer" and row["comparison"] == ours["comparison"]
+        )
         rows.append(
             (
-                variant,
+                ours["variant"] + (", compared by bits" if ours["comparison"] == "bits" else ""),
                 seconds(ours["seconds"]),
                 seconds(dealt["seconds"]),
                 seconds(peer["seconds"]),
