@@ -30,7 +30,7 @@ def results(tmp_path: Path) -> Path:
     common = {"variant": "12,900 ReLUs", "bytes_per_party": 7e6, "rounds": 34}
     rows = [
         {"system": "AutoReP", "seconds": 0.06, "ratio": 23.3, "comparison": "dcf", **common},
-        {"system": "AutoReP with dealer", "seconds": 0.3, "ratio": 4.6, "dealer_seconds": 0.2, "offline_bytes": 4e7}
+        {"system": "AutoReP, with dealer", "seconds": 0.3, "ratio": 4.6, "dealer_seconds": 0.2, "offline_bytes": 4e7}
         | common
         | {"comparison": "dcf"},
         {"system": "CrypTen 0.4.1", "seconds": 1.4, **common},

@@ -87,7 +87,8 @@ def _ours(
         "dealer_seconds": statistics.median(query.dealer_seconds for query in queries),
         "offline_bytes": queries[0].offline_bytes,
     }
-    return [{"system": "AutoReP", **common, **online}, {"system": "AutoReP with dealer", **common, **dealt}]
+    system = "AutoReP" if common["comparison"] == "dcf" else "AutoReP by bits"
+    return [{"system": system, **common, **online}, {"system": f"{system}, with dealer", **common, **dealt}]
 
 
 def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
@@ -134,7 +135,7 @@ def describe(result: dict[str, Any]) -> str:
     rows = [
         (
             row["variant"],
-            row["system"] + (", bits" if row.get("comparison") == "bits" else ""),
+            row["system"],
             f"{row['seconds']:.3f}",
             megabytes(row["bytes_per_party"]),
             row["rounds"],

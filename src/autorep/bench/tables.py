@@ -51,12 +51,10 @@ def headline(folder: Path) -> str:
     document = load("peers", folder)
     found = document["result"]["rows"]
     rows = []
-    for ours in (row for row in found if row["system"] == "AutoReP"):
+    for ours in (row for row in found if "comparison" in row and "dealer_seconds" not in row):
         same = [row for row in found if row["variant"] == ours["variant"]]
         peer = next(row for row in same if row["system"].startswith("CrypTen"))
-        dealt = next(
-            row for row in same if row["system"] == "AutoReP with dealer" and row["comparison"] == ours["comparison"]
-        )
+        dealt = next(row for row in same if row["system"] == f"{ours['system']}, with dealer")
         rows.append(
             (
                 ours["variant"] + (", compared by bits" if ours["comparison"] == "bits" else ""),
