@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -145,6 +147,25 @@ def test_deep_networks_equal_torch(name):
     program = compile_program(network, x)
     expected = torch_logits(network, x[:1].double())
     assert np.abs(program.run(x[:1].numpy()) - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
+
+
+def test_compiling_holds_at_most_two_copies_beside_the_model():
+    network = models.create("resnet18", 10).eval()
+    weights = sum(4 * parameter.numel() for parameter in network.parameters())
+    tracemalloc.start()
+    sketch_program(network, torch.zeros(1, 3, 32, 32))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * weights
+
+
+def test_training_on_does_not_change_a_compiled_program():
+    network = nn.Sequential(nn.Linear(3, 2))
+    program = compile_program(network, torch.randn(4, 3))
+    before = program.run(np.ones((1, 3)))
+    with torch.no_grad():
+        network[0].weight.add_(1)
+    np.testing.assert_array_equal(program.run(np.ones((1, 3))), before)
 
 
 def test_compiling_leaves_the_model_as_it_was():

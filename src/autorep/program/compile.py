@@ -87,7 +87,7 @@ def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | N
         _insert_normalization(draft, *normalize)
     fold_affine(draft)
     draft = assign_kinds(draft)
-    for key in draft.parameters:  # one at a time, so that two copies of the weights never stand side by side
+    for key in draft.parameters:  # copied, because weights that were not folded are still the model's own memory
         draft.parameters[key] = draft.parameters[key].astype(np.float32)
     return draft
 

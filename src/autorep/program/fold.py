@@ -34,11 +34,8 @@ def _fold_back(draft: Draft, affine: Affine) -> bool:
     if not isinstance(source, Conv | Linear | Affine) or len(readers[source.name]) != 1:
         return False
     weight, bias = draft.parameter(source.name, "weight"), draft.parameter(source.name, "bias")
-    draft.set_parameters(
-        source.name,
-        weight=weight * _along(scale, weight),
-        bias=bias * _along(scale, bias) + _along(shift, bias),
-    )
+    scaled = (weight * _along(scale, weight)).astype(weight.dtype)
+    draft.set_parameters(source.name, weight=scaled, bias=bias * _along(scale, bias) + _along(shift, bias))
     draft.bypass(affine.name)
     return True
 
@@ -48,7 +45,8 @@ def _fold_onward(draft: Draft, affine: Affine) -> bool:
     readers = draft.consumers()
     targets: list[Op] = []
     for reader in readers[affine.name]:
-        targets += readers[reader.name] if isinstance(reader, Flatten) else [reader]
+        behind = readers[reader.name] if isinstance(reader, Flatten) else []
+        targets += behind or [reader]
     if not targets or not all(isinstance(target, Conv | Linear) for target in targets):
         return False
     scale, shift = draft.parameter(affine.name, "weight"), draft.parameter(affine.name, "bias")
@@ -61,7 +59,7 @@ def _fold_onward(draft: Draft, affine: Affine) -> bool:
             repeat = weight.shape[1] // len(scale)
             moved, scaled = weight @ np.repeat(shift, repeat), weight * np.repeat(scale, repeat)
         wide = bias.reshape(bias.shape + (1,) * (moved.ndim - bias.ndim)) + moved
-        draft.set_parameters(target.name, weight=scaled, bias=wide)
+        draft.set_parameters(target.name, weight=scaled.astype(weight.dtype), bias=wide)
     draft.bypass(affine.name)
     return True
 

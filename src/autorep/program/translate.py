@@ -74,7 +74,7 @@ class Translator:
             padding = [t // 2 for t in total]
         padding = (0, 0) if padding == "valid" else _pair(padding)
         self._need_images(x)
-        kernel_values = _array(weight)
+        kernel_values = _weight(weight)
         if x.pad is not None:
             sides = [(before + p, after + p) for (before, after), p in zip(x.pad, padding)]
             kernel_values, padding = _even_padding(kernel_values, sides, dilation)
@@ -93,7 +93,7 @@ class Translator:
     def linear(self, x: Live, weight, bias=None) -> Live:
         if len(x.shape) != 1:
             raise Unsupported(f"Linear on a value of shape (N, {x.shape}); flatten it to (N, features) first")
-        return self._add(Linear(**self._named(x), weight_frac=0), weight=_array(weight), bias=_bias(bias, weight))
+        return self._add(Linear(**self._named(x), weight_frac=0), weight=_weight(weight), bias=_bias(bias, weight))
 
     def batch_norm(
         self,
@@ -373,6 +373,11 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _array(value: Any) -> np.ndarray:
     return value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else np.asarray(value, np.float64)
+
+
+def _weight(value: torch.Tensor) -> np.ndarray:
+    """In the model's own precision and memory: large, and only ever replaced, never written to."""
+    return value.detach().cpu().numpy()
 
 
 def _bias(bias: Any, weight: Any) -> np.ndarray:
