@@ -96,13 +96,13 @@ def peers_sections(sources: Sources) -> list[Section]:
     rows = [row for row in sources.results_with("system", "variant", "seconds") if row["seconds"]]
     if not rows:
         return []
-    bars = [(f"{row['system']}\n{_variant(row)}", {row["system"]: row["seconds"]}) for row in rows]
+    bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
     table = Table(
         ("system", "variant", "ms", "sent per party, MB", "rounds"),
         [
             (
                 row["system"],
-                _variant(row),
+                row["variant"],
                 f"{1000 * row['seconds']:.0f}",
                 f"{row.get('bytes_per_party', 0) / 1e6:.1f}",
                 row.get("rounds", ""),
@@ -118,14 +118,10 @@ def peers_sections(sources: Sources) -> list[Section]:
             "Medians of one image. What each system counts differs: ours online prepares its randomness ahead, CrypTen "
             "makes its own in line (and insecurely); the rows that add our dealer's time are the stricter comparison.",
             latency_stack(bars),
-            "; ".join(f"{row['system']} {_variant(row)}: {1000 * row['seconds']:.0f} ms" for row in rows),
+            "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
             table,
         )
     ]
-
-
-def _variant(row: dict[str, Any]) -> str:
-    return f"{row['variant']}, by bits" if row.get("comparison") == "bits" else str(row["variant"])
 
 
 def growth_sections(sources: Sources) -> list[Section]:

@@ -134,13 +134,14 @@ def latency_stack(bars: Sequence[tuple[str, Mapping[str, float]]], quoted: Seque
         axes.barh(place, 1000 * seconds, facecolor="none", edgecolor=GREY, linestyle="--", height=0.64)
     for place, total in enumerate(totals):
         axes.text(total + 0.01 * max(totals), place, f"{total:,.0f} ms", va="center", size=8.5, color=INK)
-    axes.set_yticks(range(len(totals)), [name for name, _ in bars] + [name for name, _ in quoted])
+    axes.set_yticks(range(len(totals)), [name for name, _ in (*bars, *quoted)])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.17 * max(totals))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_major_locator(_locator(5))
-    tidy(axes, "milliseconds online, one image", grid="x")
-    figure.legend(loc="outside upper center", ncols=min(3, len(parts)), frameon=False, fontsize=8.5)
+    tidy(axes, "milliseconds, one image", grid="x")
+    if any(len(values) > 1 for _, values in bars):  # otherwise every bar is named beside it
+        figure.legend(loc="outside upper center", ncols=min(3, len(parts)), frameon=False, fontsize=8.5)
     return figure
 
 
