@@ -64,10 +64,12 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
 
     rest, config = _split_config(list(arguments), prog)
     values = read_toml(config) if config else {}
-    default = from_mapping(cls, values, str(config)) if config and _complete(cls, values) else None
-    if config and default is None:
+    options: dict[str, Any] = {"prog": prog, "config": (tyro.conf.FlagConversionOff,)}
+    if config and _complete(cls, values):
+        options["default"] = from_mapping(cls, values, str(config))
+    elif config:
         rest = _as_flags(cls, values, str(config)) + rest
-    return tyro.cli(cls, args=rest, prog=prog, default=default, config=(tyro.conf.FlagConversionOff,))
+    return tyro.cli(cls, args=rest, **options)
 
 
 def to_mapping(settings: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import os
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -74,8 +75,8 @@ def client_context(role_directory: Path) -> ssl.SSLContext:
 def peer_roles(connection: ssl.SSLSocket) -> set[str]:
     """The roles in the verified certificate of the other end."""
     certificate = connection.getpeercert() or {}
-    names = certificate.get("subjectAltName", ())
-    return {str(value) for kind, value in names if kind == "DNS"} & set(ROLES)
+    names = cast("tuple[tuple[str, str], ...]", certificate.get("subjectAltName", ()))
+    return {value for kind, value in names if kind == "DNS"} & set(ROLES)
 
 
 def _context(directory: Path, protocol: int) -> ssl.SSLContext:

@@ -126,7 +126,7 @@ class FrameReader:
             )
         if length > self._limit:
             raise ProtocolError(f"{self._label}: the peer announces {length} bytes, at most {self._limit} are allowed")
-        self.payload = memoryview(np.empty(length, np.uint8))
+        self.payload = np.empty(length, np.uint8).data
         self._view = self.payload if length else None
 
     def _check(self, kind: int, step: int, label: bytes) -> None:
