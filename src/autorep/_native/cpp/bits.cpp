@@ -1,6 +1,8 @@
 // Words of 1..64 bits packed without gaps, bit planes, and the bit-sliced AND of two shared bits.
 #include "bits.h"
 
+#include <algorithm>
+
 #include "bindings.h"
 
 namespace autorep {
@@ -43,13 +45,24 @@ void open_packed(Words own, Bytes peer, int bits, WordsOut out) {
     });
 }
 
+// Planes often lie a power of two apart, where cache lines evict each other: so eight words of each are made in a small
+// block and then written together, and read together on the way back.
+constexpr i64 kBlock = 8;
+
 void bit_planes(Words x, WordsOut planes) {
     const BitOps& ops = bit_ops();
     const i64 k = static_cast<i64>(planes.shape(0)), stride = static_cast<i64>(planes.shape(1));
     for_groups(static_cast<i64>(x.size()), [&](i64 first, i64 n) {
-        for (i64 i = 0; i < n; i += kGroup)
-            ops.to_planes(x.data() + first + i, n - i < kGroup ? n - i : kGroup, k,
-                          planes.data() + (first + i) / kGroup, stride);
+        u64 block[64 * kBlock];
+        for (i64 i = 0; i < n; i += kBlock * kGroup) {
+            const i64 here = n - i < kBlock * kGroup ? n - i : kBlock * kGroup, words = ceil_div(here, kGroup);
+            for (i64 w = 0; w < words; ++w) {
+                const i64 left = here - w * kGroup;
+                ops.to_planes(x.data() + first + i + w * kGroup, left < kGroup ? left : kGroup, k, block + w, kBlock);
+            }
+            for (i64 j = 0; j < k; ++j)
+                std::copy_n(block + j * kBlock, words, planes.data() + j * stride + (first + i) / kGroup);
+        }
     });
 }
 
@@ -57,9 +70,16 @@ void from_bit_planes(Words planes, WordsOut x) {
     const BitOps& ops = bit_ops();
     const i64 k = static_cast<i64>(planes.shape(0)), stride = static_cast<i64>(planes.shape(1));
     for_groups(static_cast<i64>(x.size()), [&](i64 first, i64 n) {
-        for (i64 i = 0; i < n; i += kGroup)
-            ops.from_planes(planes.data() + (first + i) / kGroup, stride, k, n - i < kGroup ? n - i : kGroup,
-                            x.data() + first + i);
+        u64 block[64 * kBlock];
+        for (i64 i = 0; i < n; i += kBlock * kGroup) {
+            const i64 here = n - i < kBlock * kGroup ? n - i : kBlock * kGroup, words = ceil_div(here, kGroup);
+            for (i64 j = 0; j < k; ++j)
+                std::copy_n(planes.data() + j * stride + (first + i) / kGroup, words, block + j * kBlock);
+            for (i64 w = 0; w < words; ++w) {
+                const i64 left = here - w * kGroup;
+                ops.from_planes(block + w, kBlock, k, left < kGroup ? left : kGroup, x.data() + first + i + w * kGroup);
+            }
+        }
     });
 }
 

@@ -102,12 +102,16 @@ void pack(const u64* x, i64 count, int bits, u8* out) {
     else pack_words<false>(x, count, bits, out);
 }
 
-// Byte b of word w of a vector moves to byte w of word b.
-__m512i transpose_bytes(__m512i x) {
+struct TransposeTable {
     alignas(64) u8 from[64];
-    for (int i = 0; i < 64; ++i) from[i] = static_cast<u8>(8 * (i % 8) + i / 8);
-    return _mm512_permutexvar_epi8(_mm512_load_si512(from), x);
-}
+    constexpr TransposeTable() : from() {
+        for (int i = 0; i < 64; ++i) from[i] = static_cast<u8>(8 * (i % 8) + i / 8);
+    }
+};
+constexpr TransposeTable kTranspose;
+
+// Byte b of word w of a vector moves to byte w of word b.
+__m512i transpose_bytes(__m512i x) { return _mm512_permutexvar_epi8(_mm512_load_si512(kTranspose.from), x); }
 
 void to_planes(const u64* x, i64 count, i64 k, u64* planes, i64 stride) {
     __m512i rows[8];
