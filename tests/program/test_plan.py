@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from autorep.errors import RangeError
+from autorep.errors import ConfigError, RangeError
 from autorep.program.compile import compile_program
 from autorep.program.fixed import run_fixed
 from autorep.program.ir import Activation, Input, MaxPool, Op, Program, Requantize
@@ -181,3 +181,18 @@ def test_quadratic_precision_follows_the_data():
     best = error()
     assert best <= 1.5 * error(lead_frac=20, quad_frac=8)
     assert best <= 1.5 * error(lead_frac=4, quad_frac=16)
+
+
+def test_outliers_can_be_set_aside_and_the_others_stay_right():
+    torch.manual_seed(0)
+    network, x = quadratics(1.0), torch.randn(64, 8)
+    x[7] *= 1e6
+    x[9] *= 1e30
+    with pytest.raises(RangeError, match="not finite for 1 of 64"):
+        compile_program(network, x)
+    program = compile_program(network, x, outliers=0.04)
+    assert program.info["calibration_outliers"] == 2
+    usual = np.delete(x.numpy(), [7, 9], axis=0)
+    assert np.abs(program.run(usual) - run_fixed(program, usual)).max() < 5e-3
+    with pytest.raises(ConfigError, match="outliers"):
+        compile_program(network, x, outliers=0.7)

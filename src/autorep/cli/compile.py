@@ -65,6 +65,8 @@ class Compile:
     """Training images to calibrate on."""
     margin: float = 4.0
     """Every layer must fit values this many times larger than calibration shows."""
+    outliers: float = 0.0
+    """Share of the calibration images that may be set aside because they reach much further than the others."""
     json: str | None = None
     """Also write the result as JSON to this file; - prints JSON only."""
 
@@ -82,6 +84,7 @@ class Compile:
             class_names=saved.info.get("classes"),
             normalize=(saved.info["mean"], saved.info["std"]),
             margin=self.margin,
+            outliers=self.outliers,
         )
         save(program, self.out / "program")
         split(program, self.out)
@@ -102,7 +105,8 @@ class Compile:
         text = "\n".join(
             [
                 table(rows, head, "llrrrrl"),
-                f"{len(program.ops)} operations, {program.relu_count:,} kept, {program.input.frac} fractional bits",
+                f"{len(program.ops)} operations, {program.relu_count:,} kept, {program.input.frac} fractional bits, "
+                f"{program.info['calibration_outliers']} of {program.info['calibration_images']} images set aside",
                 f"program {digest[:16]}… in {self.out} (program/ stays with you; public/, party0/, party1/ go out)",
             ]
         )
@@ -111,6 +115,8 @@ class Compile:
             "operations": len(program.ops),
             "relus": program.relu_count,
             "frac": program.input.frac,
+            "calibration_images": program.info["calibration_images"],
+            "calibration_outliers": program.info["calibration_outliers"],
             "out": str(self.out),
             "headroom": program.info["headroom"],
         }

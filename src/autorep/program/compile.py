@@ -33,6 +33,7 @@ def compile_program(
     class_names: Sequence[str] | None = None,
     normalize: Normalization | None = None,
     margin: float = 4.0,
+    outliers: float = 0.0,
     fractions: Sequence[int] = FRACTIONS,
     info: Mapping[str, Any] | None = None,
 ) -> Program:
@@ -44,6 +45,8 @@ def compile_program(
         normalize: (mean, std) per channel, to be folded into the program: the program then takes the images before
             normalisation, and so must the calibration batches.
         margin: every layer fits values this many times larger than calibration showed.
+        outliers: share of the calibration images that may be set aside because they reach much further than the others
+            (a few images through a network that was replaced without training); their like may be answered wrongly.
         fractions: fractional bits to try, best first.
         info: further public facts to record.
 
@@ -53,7 +56,7 @@ def compile_program(
     if not batches:
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
     draft = _draft(model, torch.from_numpy(batches[0]), normalize)
-    calibration = calibrate(draft, batches)
+    calibration = calibrate(draft, batches, outliers)
     ops = plan(draft, calibration, margin, fractions)
     facts = {
         **(info or {}),
@@ -61,6 +64,7 @@ def compile_program(
         "class_names": list(class_names) if class_names is not None else None,
         "normalize": [[float(v) for v in part] for part in normalize] if normalize is not None else None,
         "calibration_images": calibration.images,
+        "calibration_outliers": calibration.left_out,
         "margin": margin,
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }

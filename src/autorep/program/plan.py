@@ -53,7 +53,7 @@ def plan(draft: Draft, calibration: Calibration, margin: float, fractions: Seque
     raise RangeError(
         f"{reason} at {fractions[-1]} fractional bits, with a safety margin of {margin:g}. Remedies: train with a "
         "range penalty or batch norm so that values stay small, keep more of this layer's ReLUs, "
-        "or compile with a smaller margin"
+        "compile with a smaller margin, or set a share of the images aside (outliers)"
     )
 
 

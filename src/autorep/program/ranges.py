@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from autorep.errors import DataError, RangeError
+from autorep.errors import ConfigError, DataError, RangeError
 from autorep.program.draft import Draft
 from autorep.program.floating import run_ops
 from autorep.program.ir import Activation, Op
@@ -15,66 +16,74 @@ from autorep.program.ir import Activation, Op
 SAMPLE = 4  # images of each batch that enter the moments; largest values are taken over all
 
 
-@dataclass
+@dataclass(frozen=True)
 class Range:
     """Largest |value| and mean square of one operation's result."""
 
-    largest: float = 0.0
-    square: float = 0.0
+    largest: float
+    square: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class ActivationRange:
     """What an activation reads: largest |y| at its kept positions, moments at the quadratic ones."""
 
-    kept_largest: float = 0.0
-    quad_square: float = 0.0
-    quad_fourth: float = 0.0
+    kept_largest: float
+    quad_square: float
+    quad_fourth: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Calibration:
-    """Ranges by operation name, over `images` images."""
+    """Ranges by operation name, over `images` images of which `left_out` were set aside as outliers."""
 
     images: int
+    left_out: int
     values: dict[str, Range]
     activations: dict[str, ActivationRange]
 
 
-def calibrate(draft: Draft, batches: Iterable[np.ndarray]) -> Calibration:
-    """Run every batch through the float program and keep largest values and moments."""
-    result = Calibration(
-        0,
-        {name: Range() for name in draft.ops},
-        {op.name: ActivationRange() for op in draft.ops.values() if isinstance(op, Activation)},
-    )
-    readers = draft.consumers()
-    ops = list(draft.ops.values())
+def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0) -> Calibration:
+    """Run every batch through the float program and keep largest values and moments.
+
+    Arguments:
+        outliers: share of the images that may be set aside: those that reach furthest beyond the median image in any
+            layer. Their answers may be wrong in fixed point; without them the plan can be finer.
+    """
+    if not 0.0 <= outliers < 0.5:
+        raise ConfigError(f"outliers = {outliers}: a share from 0 up to, not including, 0.5")
+    seen = _Seen(draft)
     for batch in batches:
         if not np.isfinite(batch).all():
             raise DataError("a calibration batch contains values that are not finite")
-        share = len(batch) / (result.images + len(batch))  # weight of this batch in the running means
-
-        def observe(op: Op, value: np.ndarray, share: float = share) -> None:
-            seen = result.values[op.name]
-            largest = _largest(value)
-            if not np.isfinite(largest):
-                raise RangeError(
-                    f"layer {op.name!r} ({type(op).__name__}): values are not finite for a calibration image. The "
-                    "network's quadratics diverge: re-estimate its batch norms, fine-tune, or keep more ReLUs before"
-                )
-            seen.largest = max(seen.largest, largest)
-            seen.square += share * (_mean_power(value[:SAMPLE], 2) - seen.square)
-            for reader in readers[op.name]:
-                if isinstance(reader, Activation):
-                    _observe_activation(result.activations[reader.name], reader, value, share)
-
-        with np.errstate(over="ignore", invalid="ignore"):  # reported by name above
-            run_ops(ops, draft.parameters, batch, observe, np.float32)
-        result.images += len(batch)
-    if result.images == 0:
+        with np.errstate(over="ignore", invalid="ignore"):  # reported by layer below
+            run_ops(list(draft.ops.values()), draft.parameters, batch, seen.observe, np.float32)
+    if not seen.largest:
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
-    return result
+    largest = {name: np.concatenate(parts) for name, parts in seen.largest.items()}
+    images = len(largest[draft.output.name])
+    used = _without_outliers(largest, int(outliers * images))
+    for name, values in largest.items():
+        if not np.isfinite(values[used]).all():
+            raise RangeError(
+                f"layer {name!r} ({type(draft.ops[name]).__name__}): values are not finite for "
+                f"{int((~np.isfinite(values)).sum())} of {images} calibration images. Its quadratics diverge: "
+                "fine-tune with a range penalty, re-estimate its batch norms, keep more ReLUs, or set a share of the "
+                "images aside (outliers)"
+            )
+    kept = {name: np.concatenate(parts)[used].max() for name, parts in seen.kept.items()}
+    return Calibration(
+        images,
+        images - int(used.sum()),
+        {name: Range(float(largest[name][used].max()), _typical(seen.square[name])) for name in draft.ops},
+        {
+            name: ActivationRange(
+                float(kept.get(name, 0.0)), _typical(seen.quad_square[name]), _typical(seen.quad_fourth[name])
+            )
+            for name, op in draft.ops.items()
+            if isinstance(op, Activation)
+        },
+    )
 
 
 def assume(draft: Draft, largest: float) -> Calibration:
@@ -82,24 +91,56 @@ def assume(draft: Draft, largest: float) -> Calibration:
     activations = [op.name for op in draft.ops.values() if isinstance(op, Activation)]
     return Calibration(
         0,
+        0,
         {name: Range(largest, 1.0) for name in draft.ops},
         {name: ActivationRange(largest, 1.0, 3.0) for name in activations},
     )
 
 
-def _observe_activation(seen: ActivationRange, op: Activation, value: np.ndarray, share: float) -> None:
-    flat = value.reshape(len(value), op.size)
-    if op.kept_count:
-        seen.kept_largest = max(seen.kept_largest, _largest(flat[:, op.kept]))
-    if op.quad_count:
-        quadratic = flat[:SAMPLE, op.quad_index]
-        seen.quad_square += share * (_mean_power(quadratic, 2) - seen.quad_square)
-        seen.quad_fourth += share * (_mean_power(quadratic, 4) - seen.quad_fourth)
+class _Seen:
+    """Numbers per image, collected while batches run."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._readers = draft.consumers()
+        self.largest: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.kept: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.square: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.quad_square: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.quad_fourth: dict[str, list[np.ndarray]] = defaultdict(list)
+
+    def observe(self, op: Op, value: np.ndarray) -> None:
+        flat = value.reshape(len(value), -1)
+        self.largest[op.name].append(_largest(flat))
+        self.square[op.name].append(_mean_square(flat[:SAMPLE]))
+        for reader in self._readers[op.name]:
+            if isinstance(reader, Activation) and reader.kept_count:
+                self.kept[reader.name].append(_largest(flat[:, reader.kept]))
+            if isinstance(reader, Activation) and reader.quad_count:
+                squares = np.square(flat[:SAMPLE, reader.quad_index], dtype=np.float64)
+                self.quad_square[reader.name].append(squares.mean(axis=1))
+                self.quad_fourth[reader.name].append(_mean_square(squares))
 
 
-def _largest(values: np.ndarray) -> float:
-    return max(float(values.max()), -float(values.min()))
+def _without_outliers(largest: dict[str, np.ndarray], count: int) -> np.ndarray:
+    """Flags of the images that count: all but the `count` that reach furthest beyond the median image."""
+    table = np.stack(list(largest.values())).astype(np.float64)
+    median = np.median(table, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # infinite in most images: the median image diverges too
+        reach = np.nan_to_num(table / np.maximum(median, 1e-30), nan=np.inf).max(axis=0)
+    used = np.ones(table.shape[1], bool)
+    used[np.argsort(reach)[table.shape[1] - count :]] = False
+    return used
 
 
-def _mean_power(values: np.ndarray, power: int) -> float:
-    return float(np.mean(np.square(values, dtype=np.float64) ** (power // 2)))
+def _largest(flat: np.ndarray) -> np.ndarray:
+    """Largest |value| of every image; infinite where anything is not finite."""
+    return np.nan_to_num(np.maximum(flat.max(axis=1), -flat.min(axis=1)), nan=np.inf)
+
+
+def _mean_square(flat: np.ndarray) -> np.ndarray:
+    return np.square(flat, dtype=np.float64).mean(axis=1)
+
+
+def _typical(per_image: list[np.ndarray]) -> float:
+    """Median over the images: a few that explode must not decide the scales of all others."""
+    return float(np.median(np.nan_to_num(np.concatenate(per_image), nan=np.inf))) if per_image else 0.0
