@@ -311,7 +311,7 @@ def _end_epoch(trainer: Trainer) -> dict[str, Any]:
 
 
 def _finish(trainer: Trainer) -> dict[str, Any]:
-    """Take the best weights, re-estimate batch norm, read the test images once, write the finished model."""
+    """Take the best weights, try fresh batch-norm statistics, read the test images once, write the model."""
     settings, processes, run, replacing = trainer.settings, trainer.processes, trainer.run, trainer.replacing
     if trainer.best >= 0:
         if processes.count > 1:
@@ -319,8 +319,7 @@ def _finish(trainer: Trainer) -> dict[str, Any]:
         best, _ = load_tensors(run.directory / "best.safetensors")
         trainer.model.load_state_dict(best, strict=False)
     if replacing is not None and replacing.settings.reestimate and settings.epochs:
-        reestimate_batch_norm_(trainer.model, (x for x, _ in trainer.calibration_batches()))
-        processes.average_buffers_(trainer.model)
+        _try_fresh_statistics_(trainer)
     test = trainer.dataset.test
     result: dict[str, Any] = {
         "event": "result",
@@ -343,6 +342,21 @@ def _finish(trainer: Trainer) -> dict[str, Any]:
             plot_run(run.directory)
     processes.close()
     return result
+
+
+def _try_fresh_statistics_(trainer: Trainer) -> None:
+    """Re-estimate batch norm, and keep the new statistics only if held-out images do better with them.
+
+    They often do not: without the training's input limit, a single outlier can spoil a plain average.
+    """
+    before = trainer.held_out_accuracy()
+    former = {name: value.clone() for name, value in averaged_state(trainer.model).items()}
+    reestimate_batch_norm_(trainer.model, (x for x, _ in trainer.calibration_batches()))
+    trainer.processes.average_buffers_(trainer.model)
+    after = trainer.held_out_accuracy()
+    if after <= before:
+        trainer.model.load_state_dict(former, strict=False)
+    trainer.run.record(event="stages", step=trainer.step, fine_tuned=before, fresh_statistics=after)
 
 
 def _describe(trainer: Trainer, result: dict[str, Any]) -> dict[str, Any]:
