@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from autorep.bench import crypten
 from autorep.bench.everything import FULL, QUICK
+from autorep.bench.peer_systems import CRYPTEN, SPU, PeerSystem
 from autorep.bench.peers import describe
 from autorep.errors import ConfigError
 
 
-def test_outside_a_checkout_the_missing_script_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("system", [CRYPTEN, SPU])
+def test_outside_a_checkout_the_missing_script_is_named(
+    system: PeerSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="crypten_shim"):
-        crypten.install(tmp_path / "peers")
+    with pytest.raises(ConfigError, match=f"{system.package}_shim"):
+        system.install(tmp_path / "peers")
+
+
+def test_what_is_installed_already_is_not_installed_again(tmp_path: Path) -> None:
+    (tmp_path / "spu" / "spu").mkdir(parents=True)
+    system = dataclasses.replace(SPU, requirements=("no-such-package-anywhere",), script=Path(__file__))
+    assert system.install(tmp_path) == tmp_path / "spu"
+
+
+def test_a_row_without_statistics_prints_blanks() -> None:
+    row = {"system": "SPU 0.9.5", "variant": "all ReLUs", "seconds": 9.0, "bytes_per_party": None, "rounds": None}
+    assert "None" not in describe({"rows": [row], "notes": []})
 
 
 def test_rows_are_printed_with_ratio_and_notes() -> None:

@@ -1,4 +1,4 @@
-"""`autorep bench peers`: the same network, numbers and kept ReLUs on CrypTen and on ours, alternating in one run."""
+"""`autorep bench peers`: the same network, numbers and kept ReLUs on another system and on ours, alternating."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from autorep.bench.crypten import VERSION, Answer, CryptenPair, install
 from autorep.bench.pair import Pair, Query
+from autorep.bench.peer_systems import CRYPTEN, SPU, Answer, PeerPair, PeerSystem
 from autorep.bench.record import record
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
@@ -34,8 +34,16 @@ NOTES = (
 )
 
 
-def compare(variant: str, program: Program, images: np.ndarray, repeats: int, folder: Path) -> list[dict[str, Any]]:
-    """CrypTen's row, and two of ours per comparison protocol: online, and with the offline work added.
+SPU_NOTES = (
+    "SPU runs SEMI2K in a 64-bit ring with 18 fractional bits, secret weights, public coefficients, one thread; "
+    "it makes its triples in line with its default first-party provider, and states neither bytes nor rounds in Python.",
+)
+
+
+def compare(
+    system: PeerSystem, variant: str, program: Program, images: np.ndarray, repeats: int, folder: Path
+) -> list[dict[str, Any]]:
+    """The other system's row, and two of ours per comparison protocol: online, and with the offline work added.
 
     Medians of `repeats` inferences of each, taking turns, after one that warms up.
     """
@@ -43,7 +51,7 @@ def compare(variant: str, program: Program, images: np.ndarray, repeats: int, fo
     comparisons: tuple[ComparisonName, ...] = ("dcf", "bits") if program.relu_count else ("dcf",)
     with ExitStack() as stack:
         pairs = {name: stack.enter_context(Pair(program, name)) for name in comparisons}
-        peer = stack.enter_context(CryptenPair(program, images, folder))
+        peer = stack.enter_context(PeerPair(system, program, images, folder))
         queries: dict[str, list[Query]] = {name: [] for name in comparisons}
         answers: list[Answer] = []
         for _ in range(repeats + 1):
@@ -63,7 +71,7 @@ def compare(variant: str, program: Program, images: np.ndarray, repeats: int, fo
         "seconds_each": [answer.seconds for answer in answers[1:]],
         "difference_to_float": _difference([answer.logits for answer in answers[1:]], expected),
     }
-    return [*rows, {"system": f"CrypTen {VERSION}", **common, **theirs}]
+    return [*rows, {"system": system.name, **common, **theirs}]
 
 
 def _ours(
@@ -97,12 +105,14 @@ def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Peers:
-    """ResNet-18 at 32×32 on CrypTen 0.4.1 and on ours: latency, bytes, rounds, ratios at three budgets."""
+    """ResNet-18 at 32×32 on another system and on ours: latency, bytes, rounds, ratios at three budgets."""
 
+    system: Literal["crypten", "spu"] = "crypten"
+    """CrypTen 0.4.1, or SPU 0.9.5 (tens of seconds an image)."""
     repeats: int = 7
     """Alternating inferences measured per variant, after one that warms up."""
     peers_folder: Path = Path("build") / "peers"
-    """Where CrypTen is installed on first use."""
+    """Where the other system is installed on first use."""
     record: str | None = None
     """Also write bench/results/NAME.json."""
     json: str | None = None
@@ -121,13 +131,19 @@ class Peers:
 
         if self.repeats < 1:
             raise ConfigError(f"--repeats {self.repeats}: at least 1, and 7 for a figure to publish")
-        install(self.peers_folder)
+        system = {"crypten": CRYPTEN, "spu": SPU}[self.system]
         rows = []
         for variant, relus in VARIANTS.items():
             warn(f"peers: {variant}")
             program = build_program("resnet18", 32, relus)
-            rows += compare(variant, program, random_inputs(program, 1), self.repeats, self.peers_folder)
-        return {"network": "resnet18", "image_size": 32, "repeats": self.repeats, "rows": rows, "notes": list(NOTES)}
+            rows += compare(system, variant, program, random_inputs(program, 1), self.repeats, self.peers_folder)
+        return {
+            "network": "resnet18",
+            "image_size": 32,
+            "repeats": self.repeats,
+            "rows": rows,
+            "notes": list(NOTES if self.system == "crypten" else SPU_NOTES),
+        }
 
 
 def describe(result: dict[str, Any]) -> str:
@@ -137,8 +153,8 @@ def describe(result: dict[str, Any]) -> str:
             row["variant"],
             row["system"],
             f"{row['seconds']:.3f}",
-            megabytes(row["bytes_per_party"]),
-            row["rounds"],
+            megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
+            row["rounds"] or "",
             f"{row['ratio']:.1f}×" if "ratio" in row else "",
         )
         for row in result["rows"]

@@ -1,0 +1,130 @@
+"""Other systems to stand beside: installed on demand into folders of their own, run by the scripts under bench/."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autorep.bench.processes import Processes
+from autorep.errors import ConfigError
+from autorep.program import files
+from autorep.program.ir import Program
+from autorep.settings import warn
+
+
+@dataclass(frozen=True)
+class PeerSystem:
+    """One system.
+
+    Attributes:
+        package: a folder that is there once it is installed.
+        requirements: what pip installs; options: of that call.
+        script: one party of it, relative to the top of the checkout.
+        frac: fractional bits of its shares.
+    """
+
+    name: str
+    package: str
+    requirements: tuple[str, ...]
+    options: tuple[str, ...]
+    script: Path
+    frac: int
+
+    def install(self, folder: Path) -> Path:
+        """Put it and what it imports under `folder`, once; the environment of autorep itself is not touched."""
+        target = folder / self.package
+        if not self.script.exists():
+            raise ConfigError(f"{self.script} is not here; run `autorep bench peers` from the top of a source checkout")
+        if (target / self.package).exists():
+            return target
+        warn(f"installing {self.name} into {target}")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.options]
+        command += ["--target", str(target), *self.requirements]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            reason = run.stderr.strip().splitlines()[-1:] or ["no reason given"]
+            raise ConfigError(f"{self.name} does not install ({reason[0]}); check the network, or leave it out")
+        return target
+
+
+CRYPTEN = PeerSystem(
+    "CrypTen 0.4.1",
+    "crypten",
+    # Without their own dependencies: CrypTen asks for packages that a current torch neither needs nor tolerates.
+    ("crypten==0.4.1", "omegaconf", "onnx", "pyyaml", "antlr4-python3-runtime==4.9.3", "protobuf", "ml_dtypes")
+    + ("typing_extensions",),
+    ("--no-deps",),
+    Path("bench") / "crypten_shim" / "party.py",
+    16,
+)
+SPU = PeerSystem("SPU 0.9.5", "spu", ("spu==0.9.5",), (), Path("bench") / "spu_shim" / "party.py", 18)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One inference on another system: the logits, and seconds until both shares of them were back."""
+
+    logits: np.ndarray
+    seconds: float
+
+
+class PeerPair:
+    """Context manager: two processes of another system that hold a Program and one batch of images as shares."""
+
+    def __init__(
+        self, system: PeerSystem, program: Program, images: np.ndarray, folder: Path, threads: int = 1
+    ) -> None:
+        self.system, self.program, self._images, self._threads = system, program, images, threads
+        self._packages = system.install(folder)
+
+    def __enter__(self) -> PeerPair:
+        self._folder = tempfile.TemporaryDirectory(prefix="autorep-peers-")
+        folder = Path(self._folder.name)
+        files.save(self.program, folder / "program")
+        np.save(folder / "image.npy", self._images.astype(np.float32))
+        path = os.pathsep.join(filter(None, [str(self._packages.resolve()), os.environ.get("PYTHONPATH", "")]))
+        self._processes = Processes(
+            [str(self.system.script)], {"PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)}
+        )
+        message = {
+            "do": "start",
+            "folder": str(folder / "program"),
+            "image": str(folder / "image.npy"),
+            "rendezvous": f"file://{folder / 'rendezvous'}",
+            "cores": sorted(os.sched_getaffinity(0))[: 2 * self._threads],
+            "threads": self._threads,
+        }
+        try:
+            self._processes.send([message | {"party": party} for party in (0, 1)])
+            self._processes.gather()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._processes.stop()
+        self._folder.cleanup()
+
+    def query(self) -> Answer:
+        """One inference, triples made in line; from shares of the image to shares of the logits."""
+        started = time.perf_counter()
+        self._processes.send([{"do": "run"}] * 2)
+        answers = self._processes.gather()[1]
+        seconds = time.perf_counter() - started
+        shares = [np.frombuffer(answer, np.int64) for answer in answers]
+        logits = (shares[0] + shares[1]) / 2.0**self.system.frac
+        return Answer(logits.reshape(len(self._images), *self.program.output.shape), seconds)
+
+    def count(self) -> dict[str, int | None]:
+        """Rounds, and bytes each party sends, from the system's own statistics (None where it has none), not timed."""
+        self._processes.send([{"do": "count"}] * 2)
+        return self._processes.gather()[0][0]
