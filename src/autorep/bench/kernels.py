@@ -41,7 +41,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     import torch
 
     threads, torch_threads = _native.get_threads(), torch.get_num_threads()
-    _native.keep_freed_memory()  # as parties do: else fresh memory for results would be most of the time
+    _native.keep_freed_memory()  # else mapping fresh memory for results would be most of the time
     _native.set_threads(1)
     torch.set_num_threads(1)
     try:
