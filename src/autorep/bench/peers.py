@@ -36,7 +36,7 @@ NOTES = (
 
 SPU_NOTES = (
     "SPU runs SEMI2K in a 64-bit ring with 18 fractional bits, secret weights, public coefficients, one thread; "
-    "it makes its triples in line with its default first-party provider, and states neither bytes nor rounds in Python.",
+    "it makes its triples in line with its default first-party provider; it states neither bytes nor rounds.",
 )
 
 
