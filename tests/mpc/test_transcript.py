@@ -14,6 +14,7 @@ from autorep.mpc.bundle import read_header
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.local import LocalPair
 from autorep.mpc.party import Party
+from autorep.mpc.ring import reduce
 from autorep.program.files import share_parameters
 from tests.mpc.programs import mixed_program
 
@@ -27,7 +28,7 @@ def messages(monkeypatch) -> list[tuple[int, str, np.ndarray, int]]:
     def spy(self, label, parts):
         opened = original(self, label, parts)
         for (share, bits), value in zip(parts, opened):
-            seen.append((self.party, f"sent {label}", online.reduce(share, bits), bits))
+            seen.append((self.party, f"sent {label}", reduce(share, bits), bits))
             if self.party == 0:  # the same value at both
                 seen.append((0, f"opened {label}", value, bits))
         return opened

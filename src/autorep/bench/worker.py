@@ -87,6 +87,7 @@ class Worker:
     ) -> None:  # fmt: skip
         os.sched_setaffinity(0, cores)
         _native.set_threads(threads)
+        _native.keep_freed_memory()
         program = files.load_public(Path(folder) / "public")
         shares = files.load_party(Path(folder) / f"party{party}", program).shares
         self.party = Party(program, shares, party, comparison)  # type: ignore[arg-type]  # checked by the caller

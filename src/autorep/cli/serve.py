@@ -96,12 +96,14 @@ class Dealer:
     """Seconds without progress after which a link fails."""
 
     def run(self) -> int:
+        from autorep import _native
         from autorep.mpc.tls import server_context
         from autorep.service.dealer import DealerService
         from autorep.service.listener import Listener
         from autorep.service.logs import event, setup_logging
         from autorep.service.messages import parse_address
 
+        _native.keep_freed_memory()
         service = DealerService(self.state)
         address = parse_address(self.listen, "--listen")
         context = server_context(self.keys)
@@ -173,12 +175,14 @@ class Serve:
     """How kept ReLUs are compared; the same at both servers."""
 
     def run(self) -> int:
+        from autorep import _native
         from autorep.service.api import ApiSettings
         from autorep.service.logs import setup_logging
         from autorep.service.messages import parse_address
         from autorep.service.server import Server, ServerSettings
         from autorep.service.session import SessionSettings
 
+        _native.keep_freed_memory()
         session = SessionSettings(
             lanes=self.lanes,
             ready=self.ready,

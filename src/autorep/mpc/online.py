@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autorep import _native
-from autorep.mpc.ring import packed_bytes, reduce
+from autorep.mpc.ring import packed_bytes
 from autorep.mpc.transport import Transport
 
 
@@ -24,7 +24,7 @@ class Exchange:
 
         Every share carries a one-time mask uniform in the very ring that is opened.
         """
-        packed = [_native.pack(reduce(share, bits).reshape(-1), bits) for share, bits in parts]
+        packed = [_native.pack(share.reshape(-1), bits) for share, bits in parts]
         payload = packed[0] if len(packed) == 1 else np.concatenate(packed)
         received = np.frombuffer(self.transport.exchange(label, payload.data, payload.nbytes), np.uint8)
         opened, offset = [], 0
