@@ -87,7 +87,6 @@ class Worker:
     ) -> None:  # fmt: skip
         os.sched_setaffinity(0, cores)
         _native.set_threads(threads)
-        _native.keep_freed_memory()
         program = files.load_public(Path(folder) / "public")
         shares = files.load_party(Path(folder) / f"party{party}", program).shares
         self.party = Party(program, shares, party, comparison)  # type: ignore[arg-type]  # checked by the caller
@@ -97,6 +96,7 @@ class Worker:
         started = time.perf_counter()
         self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(mask_id))
         seconds = time.perf_counter() - started
+        _native.keep_freed_memory()  # only now: what setting up took is given back
         once = self.link.ledger.total("offline")
         speed = LINKS[link]
         if speed.bytes_per_second is not None:
