@@ -88,8 +88,9 @@ class Predict:
         ]
         milliseconds = 1000 * statistics.median(answer.online_seconds for answer in answers)
         facts = (
-            f"{len(answers)} image{'s' * (len(answers) > 1)}; median {milliseconds:.1f} ms online, {answers[0].rounds} rounds, "
-            f"{answers[0].sent_bytes} bytes sent per server, {answers[0].offline_bytes} bytes prepared ahead, per image"
+            f"{len(answers)} image{'s' * (len(answers) > 1)}; "
+            f"per image: median {milliseconds:.1f} ms online, {answers[0].rounds} rounds, "
+            f"{answers[0].sent_bytes} bytes sent per server, {answers[0].offline_bytes} bytes prepared ahead"
         )
         text = table(rows, ("image", "class", "probability", "next"), "llrl") + "\n" + facts
         result = {
