@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from autorep import data, zoo
-from autorep.bench.record import record
+from autorep.bench.record import RESULTS, load, record
 from autorep.cli.output import emit, table
 from autorep.errors import ConfigError
 from autorep.mpc.local import LocalPair
@@ -58,7 +58,8 @@ class ZooAccuracy:
             if self.record:
                 _note(name, results[name])
         if self.record:
-            record("zoo", {"models": results})
+            before = load("zoo")["result"]["models"] if (RESULTS / "zoo.json").exists() else {}
+            record("zoo", {"models": before | results})
         emit({"models": results}, describe(results), self.json)
         return 0 if all(result["holds"] for result in results.values()) else 1
 
