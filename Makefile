@@ -56,8 +56,9 @@ readme: setup  ## write the README's tables and figures from bench/results
 	$(MAKE) figures
 
 figures: setup  ## draw the report, and the figures that the README and docs show
-	$(BIN)/autorep report bench/results --out build/report/report.html
-	cp build/report/figures/frontier-latency.svg build/report/figures/breakdown-resnet18-32.svg docs/figures/
+	$(BIN)/autorep report bench/results src/autorep/zoo --out build/report/report.html
+	cd build/report/figures && cp frontier-latency.svg breakdown-resnet18-32.svg frontier-cifar10.svg \
+	    maps-cifar10-resnet20-relu3pct.svg ../../../docs/figures/
 
 soak: setup-dev  ## thousands of queries from several clients, every answer checked (10 minutes)
 	$(BIN)/python tests/service/soak.py

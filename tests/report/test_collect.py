@@ -48,3 +48,14 @@ def test_damaged_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(DataError, match="broken.json"):
         collect([tmp_path])
+
+
+def test_saved_model_without_its_run_shows_its_layers(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "runs", "one")
+    saved = tmp_path / "zoo"
+    saved.mkdir()
+    for suffix in (".json", ".safetensors"):
+        (directory / f"model{suffix}").rename(saved / f"named{suffix}")
+    (run,) = collect([saved]).runs
+    assert (run.name, run.logged, len(run.layers)) == ("named", False, len(LAYERS))
+    assert sum(int(mask.sum()) for mask in run.masks().values()) == sum(count for _, _, count in LAYERS)

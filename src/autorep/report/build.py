@@ -53,8 +53,8 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     page = Page(
         title="AutoReP report",
         lead=(
-            f"From {len(sources.runs)} training runs and {len(sources.records)} recorded benchmarks. Hollow markers "
-            "and dashed outlines are quoted from publications; everything else was measured."
+            f"From {sum(run.logged for run in sources.runs)} training runs and {len(sources.records)} recorded "
+            "benchmarks. Hollow markers and dashed outlines are quoted from publications; everything else was measured."
         ),
         sections=sections,
         footer=_origin(sources),
@@ -70,7 +70,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def _finished(sources: Sources) -> list[TrainingRun]:
-    return [run for run in sources.runs if run.is_replacement and "test_accuracy" in run.result]
+    return [run for run in sources.runs if run.logged and run.is_replacement and "test_accuracy" in run.result]
 
 
 def _frontier_sections(sources: Sources) -> list[Section]:
@@ -149,7 +149,7 @@ def _latency_frontier_sections(sources: Sources) -> list[Section]:
 def _layer_sections(sources: Sources) -> list[Section]:
     """Where the ReLUs remain, in the finished models with the most detail."""
     sections = []
-    for run in [run for run in _finished(sources) if run.layers][:MOST_DETAILED]:
+    for run in [run for run in sources.runs if run.layers][:MOST_DETAILED]:
         layers = [(row["name"], int(row["kept"]), int(row["relus"])) for row in run.layers]
         kept, total = sum(row[1] for row in layers), sum(row[2] for row in layers)
         title = f"{run.settings.get('model', run.name)}, {kept:,} of {total:,} ReLUs"
@@ -157,7 +157,7 @@ def _layer_sections(sources: Sources) -> list[Section]:
             Section(
                 f"layers-{run.name}",
                 f"Where the ReLUs remain: {title}",
-                f"Run {run.name}: kept and replaced ReLUs of every layer, in the order of execution.",
+                f"{run.name}: kept and replaced ReLUs of every layer, in the order of execution.",
                 relus_by_layer(layers),
                 "; ".join(f"{name}: {count} of {whole}" for name, count, whole in layers),
                 Table(("layer", "kept", "all"), layers, (False, True, True)),

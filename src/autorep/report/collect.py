@@ -18,13 +18,14 @@ _INCIDENTAL = {"out", "resume", "data_path", "weights", "threads", "checkpoint_e
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """One run directory of `autorep train` or `autorep replace`, or its log alone.
+    """One run directory of `autorep train` or `autorep replace`, its log alone, or a finished model without its run.
 
     Attributes:
-        settings: resolved, as the run saved them.
+        settings: resolved, as the run saved them; of a model alone, its network and data set.
         epochs, stages: its log's records of those kinds; result: the last one, empty while the run goes on.
         layers: kept and all ReLUs by layer, when the finished model is there.
-        directory: where it lies.
+        model: the finished model's description (JSON, tensors beside it), where there is one.
+        logged: whether the run itself is here.
     """
 
     name: str
@@ -33,7 +34,8 @@ class TrainingRun:
     stages: list[dict[str, Any]]
     result: dict[str, Any]
     layers: list[dict[str, Any]]
-    directory: Path
+    model: Path
+    logged: bool = True
 
     @property
     def is_replacement(self) -> bool:
@@ -44,7 +46,7 @@ class TrainingRun:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        path = self.directory / "model.safetensors"
+        path = self.model.with_suffix(".safetensors")
         if not path.exists() or not self.layers:
             return {}
         try:
@@ -76,7 +78,7 @@ class Sources:
 
     def results_with(self, *keys: str) -> list[dict[str, Any]]:
         """Every recorded figure, however deeply nested, that has all these keys."""
-        return [found for record in self.records for found in _walk(record.result) if all(k in found for k in keys)]
+        return [found for record in self.records for found in walk(record.result) if all(k in found for k in keys)]
 
     def of_kind(self, name: str) -> list[Record]:
         """Records whose name begins so."""
@@ -92,7 +94,7 @@ def collect(paths: Sequence[Path]) -> Sources:
             raise DataError(f"{path}: no such file or directory; give run directories or recorded results")
         _collect(path, sources)
         if len(sources.runs) + len(sources.records) == before:
-            raise DataError(f"{path}: neither a run (log.jsonl) nor a recorded result (JSON with a `result`) is here")
+            raise DataError(f"{path}: no run (log.jsonl), no saved model and no recorded result is here")
     return sources
 
 
@@ -102,6 +104,8 @@ def _collect(path: Path, sources: Sources) -> None:
         if isinstance(document, dict) and "result" in document and "format" not in document:
             known = {key: value for key, value in document.items() if key not in ("name", "result")}
             sources.records.append(Record(str(document.get("name", path.stem)), known, document["result"]))
+        elif isinstance(document, dict) and "format" in document and "layers" in document:
+            sources.runs.append(_saved_model(path, document))
     elif path.is_file() and path.suffix == ".jsonl":
         sources.runs.append(_read_run(path.parent, path))
     elif path.is_dir() and (path / "log.jsonl").exists():
@@ -135,8 +139,13 @@ def _read_run(directory: Path, log: Path) -> TrainingRun:
         [entry for entry in entries if entry.get("event") == "stages"],
         result,
         description.get("layers", []),
-        directory,
+        model,
     )
+
+
+def _saved_model(path: Path, document: dict[str, Any]) -> TrainingRun:
+    settings = {key: document.get(key) for key in ("model", "data")}
+    return TrainingRun(path.stem, settings, [], [], document.get("result", {}), document["layers"], path, logged=False)
 
 
 def differing(runs: Iterable[TrainingRun]) -> list[str]:
@@ -146,14 +155,15 @@ def differing(runs: Iterable[TrainingRun]) -> list[str]:
     return [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
 
 
-def _walk(value: Any) -> Iterator[dict[str, Any]]:
+def walk(value: Any) -> Iterator[dict[str, Any]]:
+    """Every table inside a result, outer ones first."""
     if isinstance(value, dict):
         yield value
         for inner in value.values():
-            yield from _walk(inner)
+            yield from walk(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _walk(inner)
+            yield from walk(inner)
 
 
 def _read_json(path: Path) -> Any:

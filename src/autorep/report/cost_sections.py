@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from autorep.report.collect import Sources
+from autorep.report.collect import Sources, walk
 from autorep.report.frontier_figures import Growth, growth_curves
 from autorep.report.network_figures import latency_stack
 from autorep.report.page import Section, Table
@@ -92,36 +92,37 @@ def _parts(row: dict[str, Any]) -> dict[str, float]:
 
 
 def peers_sections(sources: Sources) -> list[Section]:
-    """Ours and other systems doing the same work in the same run."""
-    rows = [row for row in sources.results_with("system", "variant", "seconds") if row["seconds"]]
-    if not rows:
-        return []
-    bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
-    table = Table(
-        ("system", "variant", "ms", "sent per party, MB", "rounds"),
-        [
-            (
-                row["system"],
-                row["variant"],
-                f"{1000 * row['seconds']:.0f}",
-                f"{row.get('bytes_per_party', 0) / 1e6:.1f}",
-                row.get("rounds", ""),
+    """Ours and other systems doing the same work in the same run; one section per recorded comparison."""
+    sections = []
+    for record in sources.records:
+        rows = [row for row in walk(record.result) if {"system", "variant", "seconds"} <= row.keys() and row["seconds"]]
+        if not rows:
+            continue
+        others = ", ".join(dict.fromkeys(row["system"] for row in rows if not row["system"].startswith("AutoReP")))
+        bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
+        sections.append(
+            Section(
+                record.name.replace("/", "-"),
+                f"Beside {others or 'itself'}: the same ResNet-18, the same machine",
+                "Medians of one image, taking turns. What each system counts differs: ours online has its randomness "
+                "prepared ahead, others make theirs in line; the rows that add our dealer's time are the stricter "
+                "comparison.",
+                latency_stack(bars),
+                "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
+                Table(
+                    ("system", "variant", "ms", "sent per party, MB", "rounds"),
+                    [(row["system"], row["variant"], f"{1000 * row['seconds']:.0f}", *_traffic(row)) for row in rows],
+                    (False, False, True, True, True),
+                ),
             )
-            for row in rows
-        ],
-        (False, False, True, True, True),
-    )
-    return [
-        Section(
-            "peers",
-            "Beside other systems: the same ResNet-18, the same machine, alternating",
-            "Medians of one image. What each system counts differs: ours online prepares its randomness ahead, CrypTen "
-            "makes its own in line (and insecurely); the rows that add our dealer's time are the stricter comparison.",
-            latency_stack(bars),
-            "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
-            table,
         )
-    ]
+    return sections
+
+
+def _traffic(row: dict[str, Any]) -> tuple[str, str]:
+    """Megabytes and rounds, where the system tells them."""
+    sent, rounds = row.get("bytes_per_party"), row.get("rounds")
+    return f"{sent / 1e6:.1f}" if sent is not None else "–", str(rounds) if rounds is not None else "–"
 
 
 def growth_sections(sources: Sources) -> list[Section]:
