@@ -29,7 +29,7 @@ def frontier(series: Sequence[Series], xlabel: str, relus: bool) -> Figure:
     figure = new_figure(3.1 + 0.19 * ((len(series) + 1) // 2))
     axes = figure.subplots()
     for number, each in enumerate(sorted(series, key=lambda one: not one.ours)):
-        points = sorted(each.points)
+        points = sorted(each.points, key=lambda point: point[0] if relus else point[1])  # in order of the budget
         colour = SERIES[number % len(SERIES)]
         axes.plot(
             [x for x, _ in points],
