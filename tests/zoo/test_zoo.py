@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import autorep
 from autorep import zoo
 from autorep.errors import CheckpointError
 
@@ -24,3 +25,13 @@ def test_every_model_loads_by_name_and_keeps_what_it_says(name):
 def test_an_unknown_name_is_refused():
     with pytest.raises(CheckpointError, match="neither a saved model nor in the zoo"):
         zoo.load("cifar10-resnet9000")
+
+
+def test_calling_the_zoo_lists_it_with_private_accuracies():
+    listed = autorep.zoo()  # type: ignore[operator]  # a module made callable, which mypy cannot see
+    assert listed == zoo.catalogue()
+    for entry in listed.values():
+        private = entry["private"]
+        assert private["images"] >= 500
+        assert private["same_as_fixed"] >= private["images"] - private["ties"]
+        assert private["accuracy"].keys() == {"float", "fixed", "private"}

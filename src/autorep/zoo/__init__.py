@@ -1,10 +1,12 @@
-"""Finished models that ship with the package, loadable by name: load("cifar10-resnet20-relu3pct")."""
+"""Finished models that ship with the package: autorep.zoo() lists them, load("cifar10-resnet20-relu3pct") loads one."""
 
 from __future__ import annotations
 
 import json
+import sys
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from autorep.errors import CheckpointError
@@ -24,7 +26,7 @@ def catalogue() -> dict[str, dict[str, Any]]:
     entries = {}
     for name in names():
         info = json.loads(resources.files("autorep.zoo").joinpath(f"{name}.json").read_text(encoding="utf-8"))
-        shown = ("model", "data", "relus", "relus_total", "input_shape", "result")
+        shown = ("model", "data", "relus", "relus_total", "input_shape", "result", "private")
         entries[name] = {key: info[key] for key in shown if key in info}
     return entries
 
@@ -41,3 +43,13 @@ def load(name: str | Path) -> SavedModel:
         )
     with resources.as_file(resources.files("autorep.zoo")) as folder:
         return load_model(folder / f"{name}.json")
+
+
+class _CallableModule(ModuleType):
+    """Lets autorep.zoo() list the zoo, while autorep.zoo stays the module."""
+
+    def __call__(self) -> dict[str, dict[str, Any]]:
+        return catalogue()
+
+
+sys.modules[__name__].__class__ = _CallableModule
