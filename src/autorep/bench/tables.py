@@ -186,9 +186,8 @@ def training(folder: Path) -> str:
         return ""
     quoted = {(p.network, p.data, p.relus): p.accuracy for p in PUBLISHED if p.method.startswith("AutoReP")}
     rows = []
-    for run in collect([folder / "training"]).runs:
-        if "relus" not in run.result:
-            continue
+    runs = [run for run in collect([folder / "training"]).runs if "relus" in run.result]
+    for run in sorted(runs, key=lambda run: (run.settings["model"], run.settings["data"], run.result["relus"])):
         network, data, result = run.settings["model"], run.settings["data"], run.result
         paper = quoted.get((network, data, result["relus"]))
         rows.append(
@@ -203,7 +202,7 @@ def training(folder: Path) -> str:
             )
         )
     head = ("network", "data", "ReLUs kept", "epochs", "all ReLUs", "replaced", "paper, 150 epochs (quoted)")
-    return markdown(head, sorted(rows), left=2) if rows else ""
+    return markdown(head, rows, left=2) if rows else ""
 
 
 def kernels(folder: Path) -> str:
