@@ -46,7 +46,7 @@ def test_bits_comparison_has_rounds_of_its_own_in_the_layers(program: Program) -
 def test_a_throttled_link_takes_at_least_its_delay(program: Program) -> None:
     result = measure(program, random_inputs(program, 1), repeats=1, link="wan")
     assert result["online_seconds"] > result["rounds"] * 0.020
-    assert result["estimate"]["seconds"] == pytest.approx(result["online_seconds"], rel=0.5)
+    assert result["online_seconds"] > result["estimate"]["network_seconds"] > result["rounds"] * 0.020
 
 
 def test_every_query_uses_fresh_randomness(program: Program) -> None:
