@@ -175,14 +175,12 @@ class Serve:
     """How kept ReLUs are compared; the same at both servers."""
 
     def run(self) -> int:
-        from autorep import _native
         from autorep.service.api import ApiSettings
         from autorep.service.logs import setup_logging
         from autorep.service.messages import parse_address
         from autorep.service.server import Server, ServerSettings
         from autorep.service.session import SessionSettings
 
-        _native.keep_freed_memory()
         session = SessionSettings(
             lanes=self.lanes,
             ready=self.ready,

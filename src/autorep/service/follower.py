@@ -106,8 +106,7 @@ class Follower(Session):
         needed = self.party is None
         send_message(setup, {"needs_setup": needed})
         if receive_message(setup).get("needs_setup") or needed:
-            party = self.new_party()
-            party.setup(setup, masks.seed, bytes.fromhex(masks.mask_id))
+            party = self.open_weights(setup, masks)
             if self.masks is not masks:
                 raise MaterialError("the dealer gave new masks meanwhile; dialling again")
             self.party = party

@@ -136,8 +136,7 @@ class Leader(Session):
         assert masks is not None
         send_message(transport, {"needs_setup": needed})
         if receive_message(transport).get("needs_setup") or needed:
-            party = self.new_party()
-            party.setup(transport, masks.seed, bytes.fromhex(masks.mask_id))
+            party = self.open_weights(transport, masks)
             if self.masks is not masks:
                 raise MaterialError("the dealer gave new masks meanwhile; party 1 must dial again")
             self.party = party

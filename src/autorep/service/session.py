@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from autorep import _native
 from autorep.errors import AutorepError, MaterialError
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
-from autorep.mpc.transport import Entry
+from autorep.mpc.transport import Entry, Transport
 from autorep.program.ir import Program
 from autorep.service.limits import Recent
 from autorep.service.logs import event, trouble
@@ -269,9 +270,12 @@ class Session(ABC):
         self.call(self._stored, [bundle_id])
         return True
 
-    def new_party(self) -> Party:
-        """A party with freshly read shares, whose weights are not opened yet."""
-        return Party(self.program, self._load_shares(), self.index, self.settings.comparison)  # type: ignore[arg-type]
+    def open_weights(self, link: Transport, masks: Masks) -> Party:
+        """A party with freshly read shares, its weights opened together with the other party."""
+        party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)  # type: ignore[arg-type]
+        party.setup(link, masks.seed, bytes.fromhex(masks.mask_id))
+        _native.keep_freed_memory()  # only now: what setting up took is not needed again
+        return party
 
     def _prepare(self, party: Party, bundle_id: str) -> tuple[PreparedQuery, int]:
         """Take a bundle out of the store for good and do its offline part; in the preparing thread."""
