@@ -82,7 +82,9 @@ def _frontier_sections(sources: Sources) -> list[Section]:
     for data in (*by_data, *(("cifar100",) if "cifar100" not in by_data else ())):
         ours: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for run in by_data.get(data, []):
-            label = f"ours: {run.settings.get('model')}, {run.settings.get('recipe')}"
+            epochs = run.settings.get("epochs", 0)
+            length = f"{epochs} epochs" if epochs else "no training"  # runs of one length make one frontier
+            label = f"ours: {run.settings.get('model')}, {run.settings.get('recipe')}, {length}"
             ours[label].append((run.result["relus"], run.result["test_accuracy"]))
             if "teacher_test_accuracy" in run.result:
                 whole = (run.result["relus_total"], run.result["teacher_test_accuracy"])
