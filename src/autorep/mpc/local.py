@@ -96,7 +96,7 @@ class LocalPair:
         def guarded(i: int) -> T:
             try:
                 return work(i)
-            except Exception as error:
+            except Exception as error:  # whatever stops one party: the other would wait for it
                 self._links[i].abort(f"party {i}: {type(error).__name__}")
                 raise
 

@@ -41,13 +41,6 @@ class TcpTransport(Transport):
             # The plain socket's shutdown: it does not touch the OpenSSL object that the other thread uses.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
-    def readable(self, seconds: float) -> bool:
-        """Whether something arrived, or arrives within so many seconds."""
-        if self._connection.pending():
-            return True
-        self._poll.modify(self._connection, select.POLLIN)
-        return bool(self._poll.poll(seconds * 1000))
-
     def _transfer(self, header: bytes, payload: memoryview | None, reader: FrameReader | None) -> None:
         chunks = [] if payload is None else _chunks(header, payload)
         receiving = reader is not None and reader.target() is not None

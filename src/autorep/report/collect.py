@@ -80,10 +80,6 @@ class Sources:
         """Every recorded figure, however deeply nested, that has all these keys."""
         return [found for record in self.records for found in walk(record.result) if all(k in found for k in keys)]
 
-    def of_kind(self, name: str) -> list[Record]:
-        """Records whose name begins so."""
-        return [record for record in self.records if record.name.startswith(name)]
-
 
 def collect(paths: Sequence[Path]) -> Sources:
     """Read run directories, result files, and directories that hold such; anything else is refused by name."""
