@@ -94,9 +94,8 @@ class Worker:
         hello = {"party": party, "program": self.party.program_hash.hex(), "comparison": comparison}
         handshake(self.link, hello)
         started = time.perf_counter()
-        self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(mask_id))
+        self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(mask_id), long_lived=True)
         seconds = time.perf_counter() - started
-        _native.keep_freed_memory()  # only now: what setting up took is given back
         once = self.link.ledger.total("offline")
         speed = LINKS[link]
         if speed.bytes_per_second is not None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from autorep import _native
 from autorep.errors import CheckpointError, MaterialError, ProtocolError
 from autorep.mpc import activation, linear, maxpool, product, requantize
 from autorep.mpc.bundle import read_header
@@ -84,8 +85,11 @@ class Party:
 
     # ------------------------------------------------------------------ once per model
 
-    def setup(self, transport: Transport, model_seed: bytes, mask_id: bytes) -> None:
-        """Open F = W + B for every weight and quadratic coefficient: one round each, 8 bytes an element."""
+    def setup(self, transport: Transport, model_seed: bytes, mask_id: bytes, long_lived: bool = False) -> None:
+        """Open F = W + B for every weight and quadratic coefficient: one round each, 8 bytes an element.
+
+        In a `long_lived` process, one that will answer many queries, memory that a query frees is kept for the next.
+        """
         transport.phase = "offline"
         for op in self.program.ops:
             if isinstance(op, linear.LinearOp):
@@ -100,6 +104,8 @@ class Party:
                 )
         transport.phase = "online"
         self._mask_id = mask_id
+        if long_lived:
+            _native.keep_freed_memory()  # only now: what setting up took is given back first
 
     def _open_parameter(self, transport: Transport, model_seed: bytes, label: str) -> np.ndarray:
         share = self._shares[label]

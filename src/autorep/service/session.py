@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from autorep import _native
 from autorep.errors import AutorepError, MaterialError
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
@@ -273,8 +272,7 @@ class Session(ABC):
     def open_weights(self, link: Transport, masks: Masks) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""
         party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)  # type: ignore[arg-type]
-        party.setup(link, masks.seed, bytes.fromhex(masks.mask_id))
-        _native.keep_freed_memory()  # only now: what setting up took is not needed again
+        party.setup(link, masks.seed, bytes.fromhex(masks.mask_id), long_lived=True)
         return party
 
     def _prepare(self, party: Party, bundle_id: str) -> tuple[PreparedQuery, int]:
