@@ -23,8 +23,8 @@ PARTIES = (0, 1)
 class Speed:
     """What one server is taken to compute per second, one AVX-512 core; only the latency estimate depends on it."""
 
-    multiplications: float = 12e9
-    comparisons: float = 4e6
+    multiplications: float = 20e9
+    comparisons: float = 7e6
     elements: float = 50e6  # masked, packed, opened and unpacked
     loopback_bytes: float = 1.5e9  # TLS on one machine
 
