@@ -68,7 +68,8 @@ def measure(
 
 def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable[[], None]:
     """A function that takes one optimiser step of this kind."""
-    model = models.create(network, 10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = models.create(network, 10)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this form
     names = stage_names(model)
     teacher = Teacher(model, names) if kind != "baseline" else None
     handle = None

@@ -129,7 +129,8 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 1),
         "report": str(out / "report.html"),
     }
-    masks = {name: site.mask.numpy().astype(bool) for name, site in saved.replacement.sites.items()}  # type: ignore[union-attr]
+    assert saved.replacement is not None  # the demo has just replaced this model
+    masks = {name: site.mask.numpy().astype(bool) for name, site in saved.replacement.sites.items()}
     write_demo_page(out / "report.html", result, masks, fixed, private)
     return result
 

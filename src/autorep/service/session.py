@@ -26,6 +26,7 @@ import numpy as np
 
 from autorep.errors import AutorepError, MaterialError
 from autorep.mpc.party import Party, PreparedQuery
+from autorep.mpc.plan import ComparisonName
 from autorep.mpc.store import Store
 from autorep.mpc.transport import Entry, Transport
 from autorep.program.ir import Program
@@ -57,7 +58,7 @@ class SessionSettings:
     per_client: int = 32
     half_expiry: float = 15.0
     timeout: float = 30.0
-    comparison: str = "dcf"
+    comparison: ComparisonName = "dcf"
 
 
 class QueryFailure(Exception):
@@ -271,7 +272,7 @@ class Session(ABC):
 
     def open_weights(self, link: Transport, masks: Masks) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""
-        party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)  # type: ignore[arg-type]
+        party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)
         party.setup(link, masks.seed, bytes.fromhex(masks.mask_id), long_lived=True)
         return party
 
