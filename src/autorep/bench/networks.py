@@ -20,7 +20,7 @@ from autorep.replacement.api import Replacement
 
 KINDS = ("relu", "relu6", "silu")
 CALIBRATION_BATCHES = 3
-CURVATURE = 0.1  # of the fitted quadratic's own
+CURVATURE = 0.1  # of DaPa's: untrained quadratics square their outliers layer after layer until nothing fits
 
 
 def random_images(count: int, channels: int, size: int, seed: int = 0) -> torch.Tensor:
@@ -58,8 +58,7 @@ def compile_random(
     replacement = replace_activations_(model, batches[0][:2], kinds=KINDS)
     if relus is not None and not 0 <= relus <= replacement.total:
         raise BudgetError(f"{name} at {size}×{size} has 0 to {replacement.total} ReLUs to keep, not {relus}")
-    replacement.calibrate_(model, batches)
-    _flatten_(replacement)
+    replacement.calibrate_(model, batches, curve=CURVATURE)
     spread_(replacement, replacement.total if relus is None else relus, seed)
     _settle_batch_norms_(model, batches)
     model.eval()
@@ -99,14 +98,6 @@ def spread_(replacement: Replacement, budget: int, seed: int = 0) -> None:
         scores[name] = ((order + 0.5) / count).reshape(site.mask.shape)
     replacement.start_from_(scores)
     replacement.finalize_(budget)
-
-
-@torch.no_grad()
-def _flatten_(replacement: Replacement) -> None:
-    """Less curved quadratics: untrained ones square their outliers layer after layer until nothing fits."""
-    for site in replacement.sites.values():
-        curve = nn.functional.softplus(site.coefficients[2]) * CURVATURE
-        site.coefficients[2] = curve + torch.log(-torch.expm1(-curve))  # inverse softplus, as the module keeps it
 
 
 @torch.no_grad()

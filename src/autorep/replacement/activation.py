@@ -17,6 +17,12 @@ MINIMUM_CURVE = 1e-8  # smallest k2: keeps the quadratic convex and its trainabl
 MOMENTUM = 0.1  # of the running moments, after a plain average over the first ten batches
 
 
+def trainable_curve(k2: Tensor) -> Tensor:
+    """Row 2 of `coefficients` for this curvature: the inverse of softplus, at the smallest curvature or above."""
+    k2 = k2.clamp_min(MINIMUM_CURVE)
+    return k2 + torch.log(-torch.expm1(-k2))
+
+
 class MaskedActivation(nn.Module):
     """One activation call site: kept elements go through the activation, all others through their channel's poly.
 
@@ -126,15 +132,14 @@ class MaskedActivation(nn.Module):
         return surrogate_slope(self.aux.detach(), self.surrogate)
 
     @torch.no_grad()
-    def set_moments_(self, mean: Tensor, std: Tensor) -> None:
-        """Centre the polynomial at these moments and make it DaPa's."""
+    def set_moments_(self, mean: Tensor, std: Tensor, curve: float = 1.0) -> None:
+        """Centre the polynomial at these moments and make it DaPa's, with a share `curve` of its curvature k2."""
         self.mean.copy_(mean)
         self.std.copy_(std.clamp_min(MINIMUM_STD))
         self.moments.copy_(torch.stack([self.mean, self.std.square()]))
         series = dapa.dapa(self.mean, self.std, self.degree, self.activation)
         if self.degree >= 2:
-            curve = series[2].clamp_min(MINIMUM_CURVE)
-            series[2] = curve + torch.log(-torch.expm1(-curve))  # inverse softplus
+            series[2] = trainable_curve(series[2] * curve)
         self.coefficients.copy_(series)
 
     @torch.no_grad()

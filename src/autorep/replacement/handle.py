@@ -123,24 +123,28 @@ class Replacement:
         """The polynomials' coefficients, for an optimiser group of their own."""
         return [site.coefficients for site in self.sites.values()]
 
-    def calibrate_(self, model: nn.Module, batches: moments.Batches) -> None:
+    def calibrate_(self, model: nn.Module, batches: moments.Batches, curve: float = 1.0) -> None:
         """Exact per-channel mean and deviation of every site's input over the batches, then DaPa polynomials.
 
+        `curve` is the share of their curvature to start with: many full quadratics in a row blow outliers up.
         One pass in evaluation mode; in a torch.distributed run all processes call it and get the same numbers.
         `model` is the replaced model or its data-parallel wrapper; a batch is a tensor or (images, …).
         """
         for name, (mean, std) in moments.exact_moments(model, self.sites, batches).items():
-            self.sites[name].set_moments_(mean, std)
+            self.sites[name].set_moments_(mean, std, curve)
 
     @torch.no_grad()
-    def refresh_coefficients_(self) -> None:
-        """DaPa polynomials from the running moments; averaged over the processes of a torch.distributed run."""
+    def refresh_coefficients_(self, curve: float = 1.0) -> None:
+        """DaPa polynomials from the running moments, with a share `curve` of their curvature.
+
+        Moments are averaged over the processes of a torch.distributed run.
+        """
         processes = moments.all_reduce_(torch.ones((), device=next(iter(self.sites.values())).mask.device))
         for site in self.sites.values():
             mean, variance = site.moments
             square = moments.all_reduce_(variance + mean.square()) / processes
             common = moments.all_reduce_(mean.clone()) / processes
-            site.set_moments_(common, (square - common.square()).clamp_min(0).sqrt())
+            site.set_moments_(common, (square - common.square()).clamp_min(0).sqrt(), curve)
 
     def penalty(self, weight: float) -> Tensor:
         """weight·max(count − budget, 0)/total, whose gradient reaches aux through the surrogate.

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from autorep.replacement import MaskedActivation
-from autorep.replacement.activation import MINIMUM_CURVE, MINIMUM_STD
+from autorep.replacement.activation import MINIMUM_STD, trainable_curve
 from autorep.replacement.moments import evaluating
 
 RIDGE = 1e-2  # of the inputs' mean variance: how strongly weights are held where they are
@@ -146,8 +146,7 @@ class _Walk:
         flat = series[:, 2] <= 0  # a concave fit would turn outliers over: take the best line instead
         series[flat] = F.pad(line[flat], (0, 1))
         series = series / deviation[:, None]
-        curve = series[:, 2].clamp_min(MINIMUM_CURVE)
-        series[:, 2] = curve + torch.log(-torch.expm1(-curve))  # inverse softplus, as the module keeps it
+        series[:, 2] = trainable_curve(series[:, 2])
         used = count > 0
         site.mean[used], site.std[used] = centre[used].float(), deviation[used].float()
         site.coefficients[:, used] = series[used].T.float()

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from autorep import data, models
 from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError
-from autorep.replacement import MaskedActivation, replace_activations_
+from autorep.replacement import replace_activations_
 from autorep.training.averaging import WeightAverage, averaged_state, reestimate_batch_norm_
 from autorep.training.correction import correct_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
@@ -113,8 +113,7 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
 def calibrate_(trainer: Trainer, replacing: Replacing) -> None:
     """Fit every channel's polynomial to its distribution, then give aux its first values."""
     settings, handle = replacing.settings, replacing.handle
-    # Flat first curves are for training; where there is none, scores must rank by what the full quadratics miss.
-    fit_polynomials_(trainer, replacing, settings.curve if settings.curve and settings.epochs else 1.0)
+    fit_polynomials_(trainer, replacing, settings.first_curve)
     if settings.start == "uniform":
         handle.start_uniform_(generator("aux", settings.seed))
     elif settings.start == "sensitivity":
@@ -135,16 +134,7 @@ def fit_polynomials_(trainer: Trainer, replacing: Replacing, curve: float) -> No
     replacing.handle.calibrate_(trainer.model, trainer.calibration_batches())
     for site in replacing.handle.sites.values():
         # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
-        site.set_moments_(site.mean.clone(), site.std.clamp_min(_STEADY * float(site.std.median())))
-        flatten_(site, curve)
-
-
-@torch.no_grad()
-def flatten_(site: MaskedActivation, share: float) -> None:
-    """Scale a site's curvature k2 by `share`; mean and slope of its polynomial stay as they are."""
-    if site.degree >= 2 and share < 1:
-        curve = (F.softplus(site.coefficients[2].double()) * share).clamp_min(1e-8)
-        site.coefficients[2] = curve + torch.log(-torch.expm1(-curve))  # inverse of softplus
+        site.set_moments_(site.mean.clone(), site.std.clamp_min(_STEADY * float(site.std.median())), curve)
 
 
 def without_training_(trainer: Trainer, replacing: Replacing) -> None:
@@ -210,7 +200,7 @@ def _follow_aux_(trainer: Trainer, replacing: Replacing, step: int) -> None:
     if settings.budget_rule == "penalty":
         trainer.sums.flips += handle.step()
     if handle.tracking and (step + 1) % _REFRESH_STEPS == 0:
-        handle.refresh_coefficients_()
+        handle.refresh_coefficients_(settings.first_curve)
 
 
 def _set_rates_(trainer: Trainer, step: int) -> None:
