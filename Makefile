@@ -24,7 +24,7 @@ $(STAMP): $(INPUTS) | $(BIN)/python
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,report,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,report,tensorboard,dev]'
 	@touch $@
 
 demo: setup  ## train, replace, compile, serve and predict privately on embedded digits

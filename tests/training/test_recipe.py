@@ -1,9 +1,11 @@
 """The whole recipe on digits: accuracy at every stage, exact counts, exact resume, several ways to run it."""
 
+import importlib.util
 import json
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from autorep.cli.main import main
 from autorep.errors import BudgetError, CheckpointError, ConfigError
@@ -146,8 +148,27 @@ def test_impossible_budgets_are_refused_before_training(baseline, tmp_path):
         replace(ReplaceSettings(weights=weights, budget=5000, out=tmp_path / "a"))
     with pytest.raises(ConfigError, match="whole number"):
         replace(ReplaceSettings(weights=weights, budget=10.5, out=tmp_path / "b"))
+    with pytest.raises(ConfigError, match="resnet20 takes images of 3 channels and digits has 1"):
+        replace(ReplaceSettings(model="resnet20", weights=weights, out=tmp_path / "d"))
     with pytest.raises(ConfigError, match="give --weights"):
         replace(ReplaceSettings(out=tmp_path / "c"))
+
+
+def test_a_missing_extra_is_named_before_training_starts(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
+    with pytest.raises(ConfigError, match=r"pip install 'autorep\[tensorboard\]'"):
+        train_baseline(TrainSettings(epochs=1, tensorboard=True, out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_gets_every_epoch(tmp_path):
+    train_baseline(TrainSettings(epochs=2, tensorboard=True, out=tmp_path / "run"))
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    logged = [entry for entry in read_log(tmp_path / "run") if entry["event"] == "epoch"]
+    for name in ("loss", "train_accuracy", "held_out_accuracy", "learning_rate"):
+        assert [event.step for event in events.Scalars(name)] == [1, 2]
+        assert [event.value for event in events.Scalars(name)] == pytest.approx([entry[name] for entry in logged])
 
 
 def test_accumulated_parts_make_the_same_first_step(tmp_path):

@@ -7,7 +7,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from autorep.errors import ConfigError
 from autorep.training.settings import RunSettings
 
 
@@ -50,10 +49,8 @@ class Progress:
 
 def write_tensorboard(directory: Path, entry: dict[str, Any]) -> None:
     """Add an epoch's numbers to the TensorBoard events in the run directory."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError("tensorboard = true needs TensorBoard: pip install 'autorep[tensorboard]'") from None
+    from torch.utils.tensorboard import SummaryWriter
+
     with SummaryWriter(str(directory / "tensorboard")) as writer:
         for name, value in entry.items():
             if isinstance(value, int | float) and name not in ("epoch", "step"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from autorep import data, models
 from autorep.data.augment import epoch_order
+from autorep.errors import ConfigError
 from autorep.replacement import MaskedActivation, Replacement
 from autorep.training import parallel
 from autorep.training.averaging import WeightAverage
@@ -104,13 +106,26 @@ class Trainer:
 
 def prepare(settings: TrainSettings | ReplaceSettings) -> Trainer:
     """Join the processes, read the data, build the network with fresh weights, open the run directory."""
+    for wanted, name, package, extra in (
+        (settings.tensorboard, "tensorboard", "tensorboard", "tensorboard"),
+        (settings.plots, "plots", "matplotlib", "report"),
+    ):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"{name} = true needs {package}: pip install 'autorep[{extra}]'")
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     processes = parallel.join(settings.device)
     dataset = data.load(settings.data, settings.data_path, settings.image_size)
+    channels = models.spec(settings.model).channels
+    if channels != dataset.shape[0]:
+        raise ConfigError(
+            f"{settings.model} takes images of {channels} channels and {settings.data} has {dataset.shape[0]}; give"
+            " another --model or --data"
+        )
     dataset, held_out = dataset.held_out(round(settings.held_out * len(dataset.train)), settings.seed)
     torch.manual_seed(settings.seed)
-    model = models.create(settings.model, len(dataset.classes)).to(processes.device)
+    options = models.size_options(settings.model, dataset.shape[-1])
+    model = models.create(settings.model, len(dataset.classes), **options).to(processes.device)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a valid form of to()
     run = Run.start(settings.out, settings, settings.resume, processes.first)
