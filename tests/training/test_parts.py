@@ -20,7 +20,6 @@ from autorep.training.distillation import (
     fold_batch_norm,
     stage_names,
 )
-from autorep.training.limits import InputLimit
 from autorep.training.parallel import Processes
 from autorep.training.saved import load_model, save_model
 from autorep.training.schedule import cosine, opening, ramp
@@ -64,11 +63,10 @@ def test_inputs_are_held_in_training_only_and_gradients_pass():
     model = nn.Sequential(nn.ReLU())
     handle = replace_activations_(model, torch.zeros(1, 1, 1, 3))
     handle.finalize_(0)
-    limit = InputLimit(handle)
     (site,) = handle.sites.values()
     x = torch.tensor([-50.0, 1.0, 50.0]).view(1, 1, 1, 3).requires_grad_()
     free = model.train()(x)
-    limit.deviations = 3.0
+    handle.limit_inputs(3.0)
     held = model(x)
     expected = site.poly(torch.tensor([-3.0, 1.0, 3.0]).view(1, 1, 1, 3))
     torch.testing.assert_close(held, expected, rtol=1e-5, atol=1e-5)

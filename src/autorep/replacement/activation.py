@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -41,6 +42,9 @@ class MaskedActivation(nn.Module):
         activation: "relu", "relu6" or "silu".
         frozen: 1 when the mask is final and aux no longer trains.
         range_limit: None, or the |z| beyond which training forwards collect the range penalty.
+        input_limit: |z| at which training forwards cut their input off, so that one image's outlier cannot blow up a
+            chain of quadratics. Gradients pass as if the input had been there from the start, so the range penalty
+            still pulls outliers in. Infinity, the start, does not cut off; evaluation never does.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class MaskedActivation(nn.Module):
         self.channels = shape[0]
         self.tracking = False
         self.range_limit: float | None = None
+        self.input_limit = math.inf
         self.range_sum: Tensor | None = None
         self.range_images = 0
         polynomials = self.channels if granularity == "channel" else 1
@@ -92,22 +97,33 @@ class MaskedActivation(nn.Module):
             )
         if self.training and self.tracking:
             self._follow_moments(z)
-        collect = self.training and self.range_limit is not None and torch.is_grad_enabled()
+        learning = self.training and torch.is_grad_enabled()
         run = fused.masked_activation if fused.usable(self, z) else MaskedActivation.reference
-        x, range_sum = run(self, z, self.range_limit if collect else None)
-        if collect:
+        limits = (self.range_limit, self.input_limit) if learning else (None, math.inf)
+        x, range_sum = run(self, z, *limits)
+        if range_sum is not None:
             self.range_sum = range_sum
             self.range_images = z.shape[0]
         return x
 
-    def reference(self, z: Tensor, range_limit: float | None = None) -> tuple[Tensor, Tensor | None]:
+    def reference(
+        self, z: Tensor, range_limit: float | None = None, input_limit: float = math.inf
+    ) -> tuple[Tensor, Tensor | None]:
         """Forward in plain torch operations, and Σ (1 − mask)·relu(|z| − limit)² when a limit is given."""
+        dtype = z.dtype
+        if input_limit < math.inf:
+            low, high = (bound.view(_wide(z)) for bound in self.held_between(input_limit))
+            z = _StraightThroughClamp.apply(z.to(torch.promote_types(dtype, low.dtype)), low, high)
         poly, scaled = self._poly(z)
         mask = straight_through(self.mask, self.aux, self.surrogate)
-        x = (mask * self.keep(z) + (1 - mask) * poly).to(z.dtype)
+        x = (mask * self.keep(z) + (1 - mask) * poly).to(dtype)
         if range_limit is None:
             return x, None
         return x, ((1 - self.mask) * F.relu(scaled.abs() - range_limit).square()).sum()
+
+    def held_between(self, deviations: float) -> tuple[Tensor, Tensor]:
+        """Per channel, the inputs so many deviations below and above the mean."""
+        return self.mean - deviations * self.std, self.mean + deviations * self.std
 
     def poly(self, z: Tensor) -> Tensor:
         """What a replaced element goes through."""
@@ -178,9 +194,8 @@ class MaskedActivation(nn.Module):
 
     def _poly(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The polynomial at z, and z in standard deviations from the mean."""
-        wide = (-1,) + (1,) * (z.dim() - 2)
-        scaled = (z - self.mean.view(wide)) / self.std.view(wide)
-        return dapa.polynomial(scaled, self.terms().view(self.degree + 1, *wide)), scaled
+        scaled = (z - self.mean.view(_wide(z))) / self.std.view(_wide(z))
+        return dapa.polynomial(scaled, self.terms().view(self.degree + 1, *_wide(z))), scaled
 
     @torch.no_grad()
     def _follow_moments(self, z: Tensor) -> None:
@@ -197,3 +212,18 @@ class MaskedActivation(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # The collected range penalty hangs on a step's autograd graph, which cannot be copied.
         return {**self.__dict__, "range_sum": None}
+
+
+class _StraightThroughClamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return torch.clamp(z, low, high)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient, None, None
+
+
+def _wide(z: Tensor) -> tuple[int, ...]:
+    """The shape that spreads one number per channel over z."""
+    return (-1,) + (1,) * (z.dim() - 2)

@@ -32,16 +32,18 @@ def usable(site: MaskedActivation, z: Tensor) -> bool:
     )
 
 
-def masked_activation(site: MaskedActivation, z: Tensor, range_limit: float | None) -> tuple[Tensor, Tensor | None]:
+def masked_activation(
+    site: MaskedActivation, z: Tensor, range_limit: float | None, input_limit: float
+) -> tuple[Tensor, Tensor | None]:
     """X of the site at z, and the sum of the range penalty when a limit is given; same as `site.reference`."""
     terms = site.terms()
     if site.degree == 1:
         terms = torch.cat([terms, torch.zeros_like(terms[:1])])
     cap = CAP if site.activation == "relu6" else math.inf
     limit = math.inf if range_limit is None else range_limit
-    x, range_sum = _MaskedActivation.apply(
-        z, site.aux, terms.expand(-1, site.channels), site.mask, site.mean, site.std, site.surrogate, cap, limit
-    )
+    numbers = torch.stack([site.mean, site.std.reciprocal(), *site.held_between(input_limit)])
+    wide = (terms.expand(-1, site.channels), site.mask, numbers.expand(-1, site.channels))
+    x, range_sum = _MaskedActivation.apply(z, site.aux, *wide, site.surrogate, cap, limit)
     return x, None if range_limit is None else range_sum
 
 
@@ -55,19 +57,14 @@ class _MaskedActivation(torch.autograd.Function):
         aux: Tensor,
         terms: Tensor,
         mask: Tensor,
-        mean: Tensor,
-        std: Tensor,
+        fixed: Tensor,
         surrogate: str,
         cap: float,
         limit: float,
     ) -> tuple[Tensor, Tensor]:
         z, last = _laid_out(z)
         image_mask = _image_layout(mask, last)
-        channels = z.shape[1]
-        numbers = torch.empty(5, channels)
-        numbers[0] = mean
-        numbers[1] = std.reciprocal()
-        numbers[2:] = terms
+        numbers = torch.cat([fixed[:2], terms, fixed[2:]])  # in the order the kernel reads them
         x = torch.empty_like(z)
         total = _core.masked_forward(
             z.data_ptr(),
@@ -113,7 +110,7 @@ class _MaskedActivation(torch.autograd.Function):
         if mask_grad is not None:
             by_channel = mask_grad.movedim(-1, 0) if ctx.last else mask_grad
             aux_grad = by_channel * surrogate_slope(aux, ctx.surrogate)
-        return z_grad, aux_grad, terms_grad, None, None, None, None, None, None
+        return z_grad, aux_grad, terms_grad, None, None, None, None, None
 
 
 def _laid_out(z: Tensor) -> tuple[Tensor, bool]:

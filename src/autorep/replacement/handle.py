@@ -233,6 +233,11 @@ class Replacement:
             site.range_limit = limit
             site.range_sum = None
 
+    def limit_inputs(self, deviations: float) -> None:
+        """Cut inputs off so many deviations from their mean in training forwards; infinity switches it off."""
+        for site in self.sites.values():
+            site.input_limit = deviations
+
     def range_penalty(self) -> Tensor:
         """Mean of relu(|Z − mean|/std − limit)² over the inputs of polynomials in the last training forward.
 

@@ -29,7 +29,6 @@ from autorep.training.averaging import WeightAverage, averaged_state, reestimate
 from autorep.training.correction import correct_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
-from autorep.training.limits import InputLimit
 from autorep.training.progress import Progress, write_tensorboard
 from autorep.training.runs import load_tensors, save_tensors
 from autorep.training.saved import save_model
@@ -107,7 +106,7 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
     )
     budget = handle.budget = _whole_budget(settings.budget, handle.total)
     handle.track_range(settings.range_limit if settings.range_weight else None)
-    return Replacing(settings, handle, budget, teacher, FeatureTap(trainer.model, names), InputLimit(handle))
+    return Replacing(settings, handle, budget, teacher, FeatureTap(trainer.model, names))
 
 
 def calibrate_(trainer: Trainer, replacing: Replacing) -> None:
@@ -211,7 +210,7 @@ def _set_rates_(trainer: Trainer, step: int) -> None:
     replacing = trainer.replacing
     if replacing is not None and replacing.settings.input_limit:
         limit = replacing.settings.input_limit
-        replacing.limit.deviations = opening(step, trainer.freeze_step, trainer.total_steps, limit)
+        replacing.handle.limit_inputs(opening(step, trainer.freeze_step, trainer.total_steps, limit))
 
 
 def _gradients_(trainer: Trainer, step: int) -> tuple[float, int, int]:

@@ -20,5 +20,8 @@ def ramp(step: int, steps: int, total: int, budget: int) -> int:
 
 
 def opening(step: int, start: int, total: int, limit: float) -> float:
-    """The input limit at a step: `limit` up to `start`, then rising evenly to four times as much at the end."""
+    """The input limit at a step: `limit` up to `start`, then rising evenly to four times as much at the end.
+
+    So the network meets in training, step by step, what it will meet without the limit.
+    """
     return limit * (1 + 3 * max(step - start, 0) / max(total - start, 1))

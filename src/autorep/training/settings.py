@@ -143,7 +143,7 @@ class ReplaceSettings(RunSettings):
     """Deviations from the mean that polynomial inputs may reach freely."""
     input_limit: float | None = None
     """Deviations at which inputs of replaced activations are cut off in training until the freeze, later four times
-    as many (see `limits`); 0 does not cut off."""
+    as many; 0 does not cut off."""
     clip: float | None = None
     """Largest norm of the weights' gradient; 0 does not clip."""
     average: float | None = None

@@ -19,7 +19,6 @@ from autorep.training import parallel
 from autorep.training.averaging import WeightAverage
 from autorep.training.distillation import FeatureTap, Teacher
 from autorep.training.evaluate import accuracy
-from autorep.training.limits import InputLimit
 from autorep.training.runs import Run, load_optimizer_, optimizer_tensors
 from autorep.training.settings import ReplaceSettings, TrainSettings
 
@@ -46,7 +45,6 @@ class Replacing:
     budget: int
     teacher: Teacher
     tap: FeatureTap
-    limit: InputLimit
     average: WeightAverage | None = None
 
 

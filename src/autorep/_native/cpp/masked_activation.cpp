@@ -1,6 +1,7 @@
 // The masked activation of training: X = mask·min(relu(Z), cap) + (1 − mask)·poly((Z − mean)/std), forward and backward
 // in one pass each over the batch. Tensors arrive as addresses, in float32 or bfloat16, because torch's bfloat16 has no
 // numpy type; arithmetic and sums are in float32, sums over images in double. The Python face checks shapes and layouts.
+// Z is first held between the channel's low and high; gradients pass as if it had been there from the start.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -19,7 +20,8 @@ struct Bfloat16 {
 };
 
 // One call's tensors. An image is either `positions` rows of `channels` (channels last) or `channels` rows of
-// `positions`; mask and mask_grad are laid out like an image. Rows of `channel` are mean, 1/std, p0, p1, p2.
+// `positions`; mask and mask_grad are laid out like an image. Rows of `channel` are mean, 1/std, p0, p1, p2, low,
+// high.
 struct Call {
     const void* z;
     const void* out_grad;      // null in the forward pass
