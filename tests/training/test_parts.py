@@ -127,6 +127,18 @@ def test_distillation_is_zero_for_the_teacher_itself_and_kl_otherwise():
     assert float(distillation(student, teacher, 4.0)) == pytest.approx(float(16 * (p * (p / q).log()).sum()), rel=1e-5)
 
 
+def test_feature_distance_and_its_gradient_follow_the_formula():
+    torch.manual_seed(0)
+    own = [torch.randn(4, 3, 5, 5, requires_grad=True), torch.randn(4, 6, requires_grad=True)]
+    other = [torch.randn(4, 3, 5, 5), torch.randn(4, 6)]
+    plain = torch.stack([(a - b).square().mean() / b.square().mean() for a, b in zip(own, other)]).mean()
+    expected = torch.autograd.grad(plain, own)
+    distance = feature_distance(own, other)
+    torch.testing.assert_close(distance, plain)
+    for mine, theirs in zip(torch.autograd.grad(distance, own), expected):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_feature_distance_is_relative():
     features = [torch.randn(2, 3, 4, 4), torch.randn(2, 5)]
     assert float(feature_distance(features, features)) == 0.0

@@ -1,7 +1,11 @@
-"""Training speed: images a second of baseline, distillation and replacement steps, interleaved in one run.
+"""Training speed: images a second of each kind of step, interleaved in one run.
 
-The bar: a replacement step (masks, polynomials, auxiliary parameters, exact budget, range penalty) takes at most 1.35
-times as long as a plain distillation step of the same network.
+- baseline: labels only; distillation: labels and the teacher's answers;
+- replacement, fine_tuning: the default recipe before and after the freeze, with all it adds (polynomials, masks at the
+  exact budget, auxiliary parameters; features, range penalty, input limit, clipping; average of the weights);
+- faithful: the paper's recipe, whose masks follow their auxiliary parameters to the end.
+
+The bar: a replacement step takes at most 1.35 times as long as a distillation step of the same network.
 """
 
 from __future__ import annotations
@@ -20,10 +24,13 @@ from autorep import models
 from autorep.bench.record import record
 from autorep.cli.output import emit, table
 from autorep.replacement import replace_activations_
+from autorep.training.averaging import WeightAverage
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 
 BAR = 1.35
-KINDS = ("baseline", "distillation", "replacement")
+KINDS = ("baseline", "distillation", "replacement", "fine_tuning", "faithful")
+OURS = ("replacement", "fine_tuning")
+RATIOS = ("replacement_over_distillation", "replacement_over_faithful", "fine_tuning_over_faithful")
 
 
 def measure(
@@ -53,65 +60,82 @@ def measure(
                 if number >= 2:
                     times[kind].append(time.perf_counter() - started)
         medians = {kind: statistics.median(values) for kind, values in times.items()}
-        ratios = [r / d for r, d in zip(times["replacement"], times["distillation"])]
         rows.append(
             {
                 "network": network,
                 "images_per_second": {kind: round(batch_size / value, 1) for kind, value in medians.items()},
                 "seconds_per_step": {kind: round(value, 4) for kind, value in medians.items()},
-                "replacement_over_distillation": round(statistics.median(ratios), 3),
+                **{name: round(_ratio(times, *name.split("_over_")), 3) for name in RATIOS},
             }
         )
     setup = {"batch_size": batch_size, "steps": steps, "threads": torch.get_num_threads(), "precision": precision}
     return {**setup, "bar": BAR, "networks": rows}
 
 
+def _ratio(times: dict[str, list[float]], kind: str, other: str) -> float:
+    """Median over rounds of how many times as long a step of `kind` took; both of a round see the same machine."""
+    return statistics.median(one / two for one, two in zip(times[kind], times[other]))
+
+
 def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable[[], None]:
     """A function that takes one optimiser step of this kind."""
     model = models.create(network, 10)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this form
-    names = stage_names(model)
+    names = stage_names(model) if kind in OURS else []
     teacher = Teacher(model, names) if kind != "baseline" else None
-    handle = None
-    if kind == "replacement":
-        handle = replace_activations_(model, x[:1])
-        handle.budget = handle.total // 10
-        handle.calibrate_(model, [x])
-        handle.step_exact_(handle.budget)
-        handle.track_range()
-    tap = FeatureTap(model, names)
-    own = {id(p) for p in ([*handle.aux_parameters(), *handle.coefficient_parameters()] if handle else [])}
+    weights = list(model.parameters())
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.SGD([p for p in model.parameters() if id(p) not in own], lr=1e-3, momentum=0.9)
+        torch.optim.Adam(weights, lr=1e-4) if kind == "faithful" else torch.optim.SGD(weights, lr=1e-3, momentum=0.9)
     ]
-    if handle is not None:
-        optimizers += [torch.optim.Adam(handle.aux_parameters()), torch.optim.Adam(handle.coefficient_parameters())]
+    handle = None
+    if kind in (*OURS, "faithful"):
+        handle = replace_activations_(model, x[:1])
+        budget = handle.budget = handle.total // 10
+        handle.calibrate_(model, [x], curve=0.1)
+        handle.step_exact_(budget)
+        optimizers.append(torch.optim.Adam(handle.coefficient_parameters(), lr=1e-4))
+        if kind in OURS:
+            handle.track_range()
+            handle.limit_inputs(8.0)
+        if kind == "fine_tuning":
+            handle.finalize_()
+        else:
+            optimizers.append(torch.optim.Adam(handle.aux_parameters()))
+    average = WeightAverage(model, 0.99) if kind == "fine_tuning" else None
+    tap = FeatureTap(model, names)
     model.train()
 
     def take() -> None:
-        if handle is not None and handle.budget is not None:
-            handle.step_exact_(handle.budget)
+        if handle is not None and kind == "replacement":
+            handle.step_exact_(budget)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             logits = model(x).float()
             answers = teacher(x) if teacher is not None else None
         features = tap.take()
         loss = F.cross_entropy(logits, y)
         if answers is not None:
-            loss = loss + distillation(logits, answers[0].float(), 4.0) + feature_distance(features, answers[1])
-        if handle is not None:
-            loss = loss + handle.range_penalty()
+            loss = loss + distillation(logits, answers[0].float(), 4.0)
+        if answers is not None and handle is not None and kind in OURS:
+            loss = loss + feature_distance(features, answers[1]) + handle.range_penalty()
+        elif handle is not None:
+            loss = loss + handle.penalty(80.0)
         loss.backward()
-        nn.utils.clip_grad_norm_(optimizers[0].param_groups[0]["params"], 5.0)
+        if kind in OURS:
+            nn.utils.clip_grad_norm_(weights, 5.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if handle is not None and kind == "faithful":
+            handle.step()
+        if average is not None:
+            average.update_(model)
 
     return take
 
 
 @dataclass(frozen=True)
 class Train:
-    """Training speed: images a second of baseline, distillation and replacement steps."""
+    """Training speed: images a second of baseline, distillation, replacement, fine-tuning and faithful steps."""
 
     quick: bool = False
     """ResNet-20 only, few steps."""
@@ -131,12 +155,13 @@ class Train:
             (
                 row["network"],
                 *(f"{row['images_per_second'][kind]:.0f}" for kind in KINDS),
-                f"{row['replacement_over_distillation']:.2f}×",
+                *(f"{row[name]:.2f}×" for name in RATIOS),
             )
             for row in result["networks"]
         ]
-        head = ("network", *(f"{kind}, images/s" for kind in KINDS), "replacement / distillation")
-        text = table(rows, head, "lrrrr") + f"\n(bar: at most {BAR}×)"
+        ratios = (name.replace("_over_", " / ").replace("_", "-") for name in RATIOS)
+        head = ("images/s", *(kind.replace("_", "-") for kind in KINDS), *ratios)
+        text = table(rows, head, "l" + "r" * (len(head) - 1)) + f"\n(bar: replacement / distillation at most {BAR}×)"
         if self.save:
             text += f"\nrecorded {record('training/speed', result)}"
         emit(result, text, self.json)
