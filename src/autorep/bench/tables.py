@@ -16,7 +16,12 @@ from autorep.errors import ConfigError
 from autorep.settings import nearest
 
 MARKED = re.compile(r"(<!-- table:([\w-]+) -->\n).*?(<!-- /table:\2 -->)", re.DOTALL)
-TITLES = {"resnet18": "ResNet-18", "resnet20": "ResNet-20", "wide_resnet22_8": "WideResNet-22-8"}
+TITLES = {
+    "resnet18": "ResNet-18",
+    "resnet20": "ResNet-20",
+    "resnet32": "ResNet-32",
+    "wide_resnet22_8": "WideResNet-22-8",
+}
 TITLES |= {"efficientnet_b2": "EfficientNet-B2"}
 SHAPES = ("64→64", "128→256, 16x16, 3x3 stride 2, 44", "512→512, 4x4, 3x3, 44")  # convolutions worth a line
 DATA = {32: "cifar100", 64: "tiny-imagenet", 224: "imagenet"}
@@ -179,7 +184,7 @@ def growth(folder: Path) -> str:
 
 def training(folder: Path) -> str:
     """Accuracy of finished replacement runs, with the paper's quoted beside."""
-    from autorep.report.collect import collect
+    from autorep.report.collect import TrainingRun, collect
     from autorep.report.published import PUBLISHED
 
     if not (folder / "training").is_dir():
@@ -187,7 +192,12 @@ def training(folder: Path) -> str:
     quoted = {(p.network, p.data, p.relus): p.accuracy for p in PUBLISHED if p.method.startswith("AutoReP")}
     rows = []
     runs = [run for run in collect([folder / "training"]).runs if "relus" in run.result]
-    for run in sorted(runs, key=lambda run: (run.settings["model"], run.settings["data"], run.result["relus"])):
+
+    def order(run: TrainingRun) -> tuple[Any, ...]:
+        settings, result = run.settings, run.result
+        return settings["data"], settings["model"], result["relus"], -result["epochs"], settings["recipe"]
+
+    for run in sorted(runs, key=order):
         network, data, result = run.settings["model"], run.settings["data"], run.result
         paper = quoted.get((network, data, result["relus"]))
         rows.append(
@@ -195,14 +205,34 @@ def training(folder: Path) -> str:
                 TITLES.get(network, network),
                 data,
                 f"{result['relus']:,} of {result['relus_total']:,}",
+                run.settings["recipe"],
                 result["epochs"],
                 f"{result['teacher_test_accuracy']:.2f} %",
                 f"{result['test_accuracy']:.2f} %",
                 f"{paper:.2f} %" if paper else "",
             )
         )
-    head = ("network", "data", "ReLUs kept", "epochs", "all ReLUs", "replaced", "paper, 150 epochs (quoted)")
+    head = ("network", "data", "ReLUs kept", "recipe", "epochs", "all ReLUs", "replaced", "paper, 150 epochs (quoted)")
     return markdown(head, rows, left=2) if rows else ""
+
+
+def zoo(folder: Path) -> str:
+    """Zoo models on the same test images in float, in fixed point and between two parties."""
+    if not (folder / "zoo.json").exists():
+        return ""
+    document = load("zoo", folder)
+    rows = [
+        (
+            name,
+            f"{result['relus']:,}",
+            *(f"{result['accuracy'][mode]:.1f} %" for mode in ("float", "fixed", "private")),
+            f"{result['same_as_fixed']} of {result['images']}",
+            result["ties"],
+        )
+        for name, result in sorted(document["result"]["models"].items())
+    ]
+    head = ("model", "ReLUs", "float", "fixed point", "private", "same class as fixed point", "ties")
+    return markdown(head, rows) + _source(document)
 
 
 def kernels(folder: Path) -> str:
@@ -235,6 +265,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "batches": batches,
     "growth": growth,
     "training": training,
+    "zoo": zoo,
     "kernels": kernels,
 }
 
