@@ -15,6 +15,16 @@ from autorep.data.dataset import Dataset, TensorImages
 from autorep.errors import DataError
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
+CIFAR100_CLASSES = tuple(_CIFAR100_NAMES.split())
 _PIXELS = 3 * 32 * 32
 _STATISTICS = {
     10: ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
@@ -39,7 +49,7 @@ def cifar10(path: Path) -> Dataset:
 
 def cifar100(path: Path) -> Dataset:
     """CIFAR-100 with its 100 fine labels."""
-    return _cifar(path, 100, tuple(f"class {i}" for i in range(100)))
+    return _cifar(path, 100, CIFAR100_CLASSES)
 
 
 def _cifar(path: Path, classes: int, names: tuple[str, ...]) -> Dataset:
@@ -48,7 +58,6 @@ def _cifar(path: Path, classes: int, names: tuple[str, ...]) -> Dataset:
     else:
         files = _open_files(path, classes)
         train, test = (_join([_read_part(files, part, classes, path) for part in parts]) for parts in _PARTS[classes])
-        names = _label_names(files) or names
     for part, images, count in (("training", train, 50_000), ("test", test, 10_000)):
         if len(images) > count:
             raise DataError(f"{path}: {len(images)} {part} images; CIFAR-{classes} has {count}")
@@ -129,17 +138,6 @@ def _read_binary(data: bytes, where: str, classes: int) -> tuple[np.ndarray, np.
         raise DataError(f"{where}: {len(data)} bytes; expected a multiple of {head + _PIXELS} (truncated?)")
     rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, head + _PIXELS)
     return rows[:, head:], rows[:, head - 1].astype(np.int64)
-
-
-def _label_names(files: dict[str, Any]) -> tuple[str, ...]:
-    for name in ("batches.meta.txt", "fine_label_names.txt"):
-        if name in files:
-            return tuple(files[name]().decode().split())
-    for name, key in (("batches.meta", b"label_names"), ("meta", b"fine_label_names")):
-        if name in files:
-            meta = _PlainUnpickler(io.BytesIO(files[name]()), encoding="bytes").load()
-            return tuple(word.decode() for word in meta[key])
-    return ()
 
 
 def _join(parts: list[tuple[np.ndarray, np.ndarray]]) -> TensorImages:
