@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+STATISTICS = ("running_mean", "running_var")
+
 
 class WeightAverage:
     """Exponential running average of a model's floating-point state (weights, coefficients, statistics)."""
@@ -50,7 +52,10 @@ def _copy_state(model: nn.Module, state: dict[str, Tensor]) -> None:
 
 @torch.no_grad()
 def reestimate_batch_norm_(model: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Replace every batch norm's running statistics by the plain average over these batches of images."""
+    """Replace every batch norm's running statistics by the median over these batches of images.
+
+    A median, because one image that outgrows a chain of quadratics spoils its whole batch, and with it any average.
+    """
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) and m.track_running_stats]
     if not norms:
         return
@@ -58,12 +63,16 @@ def reestimate_batch_norm_(model: nn.Module, batches: Iterable[Tensor]) -> None:
     momenta = [norm.momentum for norm in norms]
     model.eval()
     for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average
+        norm.momentum = 1.0  # the running statistics become the batch's
         norm.train()
+    seen: list[list[Tensor]] = []
     for images in batches:
+        for norm in norms:
+            norm.reset_running_stats()
         model(images)
-    for norm, momentum in zip(norms, momenta):
+        seen.append([torch.stack([getattr(norm, name).clone() for name in STATISTICS]) for norm in norms])
+    for norm, momentum, statistics in zip(norms, momenta, zip(*seen)):
+        norm.running_mean, norm.running_var = torch.stack(statistics).nanmedian(0).values
         norm.momentum = momentum
     for module, mode in modes.items():
         module.training = mode

@@ -334,10 +334,7 @@ def _finish(trainer: Trainer) -> dict[str, Any]:
 
 
 def _try_fresh_statistics_(trainer: Trainer) -> None:
-    """Re-estimate batch norm, and keep the new statistics only if held-out images do better with them.
-
-    They often do not: without the training's input limit, a single outlier can spoil a plain average.
-    """
+    """Re-estimate batch norm, and keep the new statistics only if held-out images do better with them."""
     before = trainer.held_out_accuracy()
     former = {name: value.clone() for name, value in averaged_state(trainer.model).items()}
     reestimate_batch_norm_(trainer.model, (x for x, _ in trainer.calibration_batches()))
