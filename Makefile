@@ -53,6 +53,7 @@ bench-full: setup  ## measure everything, for long
 
 readme: setup  ## write the README's tables and figures from bench/results
 	$(BIN)/autorep bench tables
+	$(BIN)/autorep bench tables --file bench/results/training/README.md
 	$(MAKE) figures
 
 figures: setup  ## draw the report, and the figures that the README and docs show

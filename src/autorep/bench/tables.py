@@ -216,6 +216,17 @@ def training(folder: Path) -> str:
     return markdown(head, rows, left=2) if rows else ""
 
 
+def speed(folder: Path) -> str:
+    """Images a second of every kind of training step."""
+    if not (folder / "training" / "speed.json").exists():
+        return ""
+    from autorep.bench.train import heading, row_of
+
+    document = load("training/speed", folder)
+    rows = [row_of(row) for row in document["result"]["networks"]]
+    return markdown(heading(), rows) + _source(document)
+
+
 def zoo(folder: Path) -> str:
     """Zoo models on the same test images in float, in fixed point and between two parties."""
     if not (folder / "zoo.json").exists():
@@ -265,6 +276,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "batches": batches,
     "growth": growth,
     "training": training,
+    "speed": speed,
     "zoo": zoo,
     "kernels": kernels,
 }

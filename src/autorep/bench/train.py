@@ -133,6 +133,17 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
     return take
 
 
+def heading() -> tuple[str, ...]:
+    """What the columns of `row_of` are."""
+    return ("images/s", *(name.replace("_over_", " / ").replace("_", "-") for name in (*KINDS, *RATIOS)))
+
+
+def row_of(network: dict[str, Any]) -> tuple[str, ...]:
+    """A network's speeds and ratios for people."""
+    speeds = (f"{network['images_per_second'][kind]:.0f}" for kind in KINDS)
+    return (network["network"], *speeds, *(f"{network[name]:.2f}×" for name in RATIOS))
+
+
 @dataclass(frozen=True)
 class Train:
     """Training speed: images a second of baseline, distillation, replacement, fine-tuning and faithful steps."""
@@ -151,17 +162,8 @@ class Train:
     def run(self) -> int:
         networks = ("resnet20",) if self.quick else ("resnet20", "resnet18")
         result = measure(networks, 3 if self.quick else 12, threads=self.threads, precision=self.precision)
-        rows = [
-            (
-                row["network"],
-                *(f"{row['images_per_second'][kind]:.0f}" for kind in KINDS),
-                *(f"{row[name]:.2f}×" for name in RATIOS),
-            )
-            for row in result["networks"]
-        ]
-        ratios = (name.replace("_over_", " / ").replace("_", "-") for name in RATIOS)
-        head = ("images/s", *(kind.replace("_", "-") for kind in KINDS), *ratios)
-        text = table(rows, head, "l" + "r" * (len(head) - 1)) + f"\n(bar: replacement / distillation at most {BAR}×)"
+        text = table([row_of(row) for row in result["networks"]], heading(), "l" + "r" * (len(heading()) - 1))
+        text += f"\n(bar: replacement / distillation at most {BAR}×)"
         if self.save:
             text += f"\nrecorded {record('training/speed', result)}"
         emit(result, text, self.json)
