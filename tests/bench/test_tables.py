@@ -71,10 +71,18 @@ def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
         run = tmp_path / "training" / name
         run.mkdir(parents=True)
         (run / "log.jsonl").write_text(json.dumps(event) + "\n")
-        (run / "settings.json").write_text(json.dumps({"model": "resnet18", "data": "cifar100"}))
+        (run / "settings.json").write_text(json.dumps({"model": "resnet18", "data": "cifar100", "recipe": "autorep"}))
     text = TABLES["training"](tmp_path)
     assert text.count("ResNet-18") == 1
-    assert "| 12,900 of 491,520 | 12 | 77.50 % | 74.00 % | 74.92 % |" in text
+    assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 74.92 % |" in text
+
+
+def test_zoo_shows_every_model_three_ways(tmp_path: Path) -> None:
+    assert TABLES["zoo"](tmp_path) == ""
+    accuracy = {"float": 91.0, "fixed": 90.8, "private": 90.6}
+    model = {"relus": 5652, "accuracy": accuracy, "same_as_fixed": 499, "images": 500, "ties": 1}
+    record("zoo", {"models": {"small": model}}, folder=tmp_path)
+    assert "| small | 5,652 | 91.0 % | 90.8 % | 90.6 % | 499 of 500 | 1 |" in TABLES["zoo"](tmp_path)
 
 
 def test_only_marked_parts_change_and_a_second_pass_changes_nothing(results: Path, tmp_path: Path) -> None:
