@@ -23,7 +23,7 @@ from autorep.training.distillation import (
 from autorep.training.parallel import Processes
 from autorep.training.saved import load_model, save_model
 from autorep.training.schedule import cosine, opening, ramp
-from autorep.training.settings import RECIPES, ReplaceSettings, TrainSettings
+from autorep.training.settings import DEEP, RECIPES, ReplaceSettings, TrainSettings
 
 INFO = {
     "model": "digits_net",
@@ -237,6 +237,14 @@ def test_recipes_fill_only_what_was_left_open():
     default = ReplaceSettings().resolved()
     assert all(getattr(default, name) == value for name, value in RECIPES["autorep"].items())
     assert RECIPES["autorep"].keys() == RECIPES["faithful"].keys()
+
+
+def test_deep_networks_start_with_flatter_quadratics_unless_told_otherwise():
+    deep = ReplaceSettings(range_weight=1.0).resolved(layers=31)
+    assert (deep.curve, deep.input_limit, deep.range_weight) == (DEEP["curve"], DEEP["input_limit"], 1.0)
+    assert ReplaceSettings().resolved(layers=19) == ReplaceSettings().resolved()
+    faithful = ReplaceSettings(recipe="faithful")
+    assert faithful.resolved(layers=31) == faithful.resolved()
 
 
 @pytest.mark.parametrize(

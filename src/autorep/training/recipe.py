@@ -25,6 +25,7 @@ from autorep import data, models
 from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError
 from autorep.replacement import replace_activations_
+from autorep.replacement.sites import find_sites
 from autorep.training.averaging import WeightAverage, averaged_state, reestimate_batch_norm_
 from autorep.training.correction import correct_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
@@ -64,7 +65,7 @@ def train_baseline(settings: TrainSettings) -> dict[str, Any]:
 
 def replace(settings: ReplaceSettings) -> dict[str, Any]:
     """Replace a trained network's activations down to the budget; returns the last line of the log."""
-    settings = settings.resolved()
+    settings = settings.resolved(_activation_layers(settings))
     if settings.weights is None:
         raise ConfigError("replacement starts from a trained network: give --weights FILE (see `autorep train`)")
     trainer = prepare(settings)
@@ -89,6 +90,13 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
         finalised = trainer.held_out_accuracy()
         trainer.run.record(event="stages", step=trainer.step, finalised=finalised, flips=flips)
     return _finish(trainer)
+
+
+def _activation_layers(settings: ReplaceSettings) -> int:
+    """How many activation layers the network has, to choose settings by its depth."""
+    network = models.spec(settings.model)
+    example = torch.zeros(1, network.channels, network.image_size, network.image_size)
+    return len(find_sites(models.create(settings.model).eval(), example, settings.kinds).sites)
 
 
 def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replacing:
