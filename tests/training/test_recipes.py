@@ -17,6 +17,9 @@ TOTALS = {
     ("wide_resnet22_8", "tiny-imagenet"): 5_439_488,
     ("efficientnet_b2", "imagenet"): 8_804_162,
     ("resnet20", "cifar10"): 188_416,
+    ("resnet20", "cifar100"): 188_416,
+    ("resnet32", "cifar10"): 303_104,
+    ("resnet32", "cifar100"): 303_104,
     ("digits_net", "digits"): 4_096,
 }
 
