@@ -152,10 +152,10 @@ def test_weight_average_forgets_its_start_and_can_be_applied():
     expected = 0.0
     for step in range(1, 30):
         nn.init.constant_(model.weight, float(step))
-        average.update_(model)
+        average.update_()
         decay = min(0.9, step / (10 + step))
         expected = decay * expected + (1 - decay) * step
-    with average.applied(model):
+    with average.applied():
         assert float(model.weight.detach()) == pytest.approx(expected, rel=1e-5)
     assert float(model.weight.detach()) == 29.0
 

@@ -26,6 +26,8 @@ from autorep.cli.output import emit, table
 from autorep.replacement import replace_activations_
 from autorep.training.averaging import WeightAverage
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
+from autorep.training.settings import ReplaceSettings
+from autorep.training.trainer import adam, weights_optimizer
 
 BAR = 1.35
 KINDS = ("baseline", "distillation", "replacement", "fine_tuning", "faithful")
@@ -83,24 +85,23 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this form
     names = stage_names(model) if kind in OURS else []
     teacher = Teacher(model, names) if kind != "baseline" else None
+    settings = ReplaceSettings(recipe="faithful" if kind == "faithful" else "autorep").resolved()
     weights = list(model.parameters())
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Adam(weights, lr=1e-4) if kind == "faithful" else torch.optim.SGD(weights, lr=1e-3, momentum=0.9)
-    ]
+    optimizers = [weights_optimizer(model, settings)]
     handle = None
     if kind in (*OURS, "faithful"):
         handle = replace_activations_(model, x[:1])
         budget = handle.budget = handle.total // 10
         handle.calibrate_(model, [x], curve=0.1)
         handle.step_exact_(budget)
-        optimizers.append(torch.optim.Adam(handle.coefficient_parameters(), lr=1e-4))
+        optimizers.append(adam(handle.coefficient_parameters(), settings.coefficient_rate))
         if kind in OURS:
             handle.track_range()
             handle.limit_inputs(8.0)
         if kind == "fine_tuning":
             handle.finalize_()
         else:
-            optimizers.append(torch.optim.Adam(handle.aux_parameters()))
+            optimizers.append(adam(handle.aux_parameters(), settings.aux_rate))
     average = WeightAverage(model, 0.99) if kind == "fine_tuning" else None
     tap = FeatureTap(model, names)
     model.train()
@@ -128,7 +129,7 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
         if handle is not None and kind == "faithful":
             handle.step()
         if average is not None:
-            average.update_(model)
+            average.update_()
 
     return take
 

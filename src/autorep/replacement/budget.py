@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,7 +67,8 @@ def _top(flat: Tensor, preferred: Tensor, count: int) -> Tensor:
     """Boolean tensor with exactly `count` true at the largest values; ties by `preferred`, then by position."""
     if count == 0:
         return torch.zeros_like(flat, dtype=torch.bool)
-    threshold = flat.kthvalue(flat.numel() - count + 1).values
+    place = flat.numel() - count
+    threshold = float(np.partition(flat.cpu().numpy(), place)[place])  # several times as fast as torch's kthvalue
     kept = flat > threshold
     missing = count - int(kept.sum())
     tied = flat == threshold

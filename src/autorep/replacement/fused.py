@@ -26,6 +26,7 @@ def usable(site: MaskedActivation, z: Tensor) -> bool:
     return (
         z.device.type == "cpu"
         and z.dtype in (torch.float32, torch.bfloat16)
+        and site.coefficients.dtype == torch.float32
         and site.degree <= 2
         and site.activation != "silu"
         and not torch.compiler.is_compiling()
@@ -36,14 +37,11 @@ def masked_activation(
     site: MaskedActivation, z: Tensor, range_limit: float | None, input_limit: float
 ) -> tuple[Tensor, Tensor | None]:
     """X of the site at z, and the sum of the range penalty when a limit is given; same as `site.reference`."""
-    terms = site.terms()
-    if site.degree == 1:
-        terms = torch.cat([terms, torch.zeros_like(terms[:1])])
     cap = CAP if site.activation == "relu6" else math.inf
-    limit = math.inf if range_limit is None else range_limit
-    numbers = torch.stack([site.mean, site.std.reciprocal(), *site.held_between(input_limit)])
-    wide = (terms.expand(-1, site.channels), site.mask, numbers.expand(-1, site.channels))
-    x, range_sum = _MaskedActivation.apply(z, site.aux, *wide, site.surrogate, cap, limit)
+    limits = (cap, math.inf if range_limit is None else range_limit, input_limit)
+    x, range_sum = _MaskedActivation.apply(
+        z, site.aux, site.coefficients, site.mask, site.mean, site.std, site.surrogate, limits
+    )
     return x, None if range_limit is None else range_sum
 
 
@@ -55,62 +53,58 @@ class _MaskedActivation(torch.autograd.Function):
         ctx: Any,
         z: Tensor,
         aux: Tensor,
-        terms: Tensor,
+        coefficients: Tensor,
         mask: Tensor,
-        fixed: Tensor,
+        mean: Tensor,
+        std: Tensor,
         surrogate: str,
-        cap: float,
-        limit: float,
+        limits: tuple[float, float, float],
     ) -> tuple[Tensor, Tensor]:
         z, last = _laid_out(z)
-        image_mask = _image_layout(mask, last)
-        numbers = torch.cat([fixed[:2], terms, fixed[2:]])  # in the order the kernel reads them
+        site = [tensor.contiguous() for tensor in (mask, mean, std, coefficients)]
         x = torch.empty_like(z)
-        total = _core.masked_forward(
-            z.data_ptr(),
-            x.data_ptr(),
-            image_mask.data_ptr(),
-            numbers.data_ptr(),
-            *_sizes(z),
-            last,
-            z.dtype == torch.bfloat16,
-            cap,
-            limit,
-            torch.get_num_threads(),
-        )
-        ctx.save_for_backward(z, aux, image_mask, numbers)
-        ctx.last, ctx.surrogate, ctx.cap, ctx.limit = last, surrogate, cap, limit
+        total = _core.masked_forward(*_common(z, site, last, limits), z.data_ptr(), x.data_ptr())
+        ctx.save_for_backward(z, aux, *site)
+        ctx.last, ctx.surrogate, ctx.limits = last, surrogate, limits
         return x, torch.tensor(total, dtype=torch.float32)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, x_grad: Tensor, range_grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, aux, image_mask, numbers = ctx.saved_tensors
+        z, aux, *site = ctx.saved_tensors
         x_grad = _laid_out_like(x_grad.to(z.dtype), z, ctx.last)
         z_grad = torch.empty_like(z)
-        mask_grad = torch.zeros(image_mask.shape) if ctx.needs_input_grad[1] else None
-        terms_grad = torch.empty(3, z.shape[1])
+        aux_grad = torch.empty(aux.shape) if ctx.needs_input_grad[1] else None
+        coefficient_grad = torch.empty(site[-1].shape)
         _core.masked_backward(
+            *_common(z, site, ctx.last, ctx.limits),
             z.data_ptr(),
             x_grad.data_ptr(),
-            z_grad.data_ptr(),
-            image_mask.data_ptr(),
-            numbers.data_ptr(),
-            0 if mask_grad is None else mask_grad.data_ptr(),
-            terms_grad.data_ptr(),
-            *_sizes(z),
-            ctx.last,
-            z.dtype == torch.bfloat16,
-            ctx.cap,
-            ctx.limit,
             float(range_grad),
-            torch.get_num_threads(),
+            z_grad.data_ptr(),
+            0 if aux_grad is None else aux_grad.data_ptr(),
+            coefficient_grad.data_ptr(),
         )
-        aux_grad = None
-        if mask_grad is not None:
-            by_channel = mask_grad.movedim(-1, 0) if ctx.last else mask_grad
-            aux_grad = by_channel * surrogate_slope(aux, ctx.surrogate)
-        return z_grad, aux_grad, terms_grad, None, None, None, None, None
+        if aux_grad is not None:  # so far of the mask
+            aux_grad *= surrogate_slope(aux, ctx.surrogate)
+        return z_grad, aux_grad, coefficient_grad, None, None, None, None, None
+
+
+def _common(z: Tensor, site: list[Tensor], last: bool, limits: tuple[float, float, float]) -> tuple[Any, ...]:
+    """What both kernels are told first: the site's tensors (mask, mean, std, coefficients), sizes, layout, limits."""
+    rows, polynomials = site[-1].shape
+    return (
+        *(tensor.data_ptr() for tensor in site),
+        z.shape[0],
+        z.shape[1],
+        math.prod(z.shape[2:]),
+        polynomials,
+        rows - 1,
+        last,
+        z.dtype == torch.bfloat16,
+        *limits,
+        torch.get_num_threads(),
+    )
 
 
 def _laid_out(z: Tensor) -> tuple[Tensor, bool]:
@@ -127,12 +121,3 @@ def _laid_out(z: Tensor) -> tuple[Tensor, bool]:
 def _laid_out_like(gradient: Tensor, z: Tensor, last: bool) -> Tensor:
     layout = torch.channels_last if last and z.dim() == 4 else torch.contiguous_format
     return gradient.contiguous(memory_format=layout)
-
-
-def _image_layout(mask: Tensor, last: bool) -> Tensor:
-    """One image's mask in the memory order of the batch, as the kernel reads it."""
-    return (mask.movedim(0, -1) if last else mask).to(torch.int32, memory_format=torch.contiguous_format)
-
-
-def _sizes(z: Tensor) -> tuple[int, int, int]:
-    return z.shape[0], z.shape[1], math.prod(z.shape[2:])

@@ -247,7 +247,7 @@ class Replacement:
         if not collected:
             raise ConfigError("no range penalty was collected: call track_range() and run a training forward before it")
         total = torch.stack([site.range_sum for site in collected if site.range_sum is not None]).sum()
-        elements = sum(site.range_images * int((site.mask == 0).sum()) for site in collected)
+        elements = sum(site.range_images * (site.mask.numel() - int(site.mask.sum())) for site in collected)
         for site in collected:
             site.range_sum = None
         return total / max(elements, 1)

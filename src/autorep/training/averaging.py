@@ -12,30 +12,38 @@ STATISTICS = ("running_mean", "running_var")
 
 
 class WeightAverage:
-    """Exponential running average of a model's floating-point state (weights, coefficients, statistics)."""
+    """Exponential running average of a model's floating-point state (weights, coefficients, statistics).
+
+    It holds on to the model's tensors, which may change in place but must stay the model's own.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.count = 0
-        self.state = {name: value.detach().clone() for name, value in averaged_state(model).items()}
+        self.current = averaged_state(model)
+        self.state = _copied(self.current)
 
     @torch.no_grad()
-    def update_(self, model: nn.Module) -> None:
+    def update_(self) -> None:
         """Move towards the present weights; early steps weigh more, so the start is forgotten quickly."""
         self.count += 1
         decay = min(self.decay, self.count / (10 + self.count))
-        current = averaged_state(model)
-        torch._foreach_lerp_(list(self.state.values()), [current[name] for name in self.state], 1 - decay)
+        torch._foreach_lerp_([self.state[name] for name in self.current], list(self.current.values()), 1 - decay)
 
     @contextmanager
-    def applied(self, model: nn.Module) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """The model with averaged weights inside, its own again afterwards."""
-        own = {name: value.detach().clone() for name, value in averaged_state(model).items()}
-        _copy_state(model, self.state)
+        own = _copied(self.current)
+        self._assign_(self.state)
         try:
             yield
         finally:
-            _copy_state(model, own)
+            self._assign_(own)
+
+    @torch.no_grad()
+    def _assign_(self, state: dict[str, Tensor]) -> None:
+        for name, value in self.current.items():
+            value.copy_(state[name])
 
 
 def averaged_state(model: nn.Module) -> dict[str, Tensor]:
@@ -43,11 +51,8 @@ def averaged_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
 
 
-@torch.no_grad()
-def _copy_state(model: nn.Module, state: dict[str, Tensor]) -> None:
-    own = model.state_dict()
-    for name, value in state.items():
-        own[name].copy_(value)
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in state.items()}
 
 
 @torch.no_grad()

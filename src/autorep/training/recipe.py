@@ -171,7 +171,7 @@ def fit_(trainer: Trainer) -> None:
         if replacing is not None and not replacing.handle.frozen:
             _follow_aux_(trainer, replacing, step)
         if replacing is not None and replacing.average is not None:
-            replacing.average.update_(trainer.model)
+            replacing.average.update_()
         trainer.step = step + 1
         sums = trainer.sums
         sums.loss, sums.right, sums.seen = sums.loss + loss * seen, sums.right + right, sums.seen + seen
@@ -280,7 +280,7 @@ def _end_epoch(trainer: Trainer) -> dict[str, Any]:
     processes.average_buffers_(trainer.model)
     final = replacing is None or replacing.handle.frozen
     average = replacing.average if replacing is not None else None
-    with average.applied(trainer.model) if average is not None else nullcontext():
+    with average.applied() if average is not None else nullcontext():
         measured = trainer.held_out_accuracy()
         if final and measured >= trainer.best:
             trainer.best = measured

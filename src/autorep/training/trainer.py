@@ -147,7 +147,7 @@ def weights_optimizer(model: nn.Module, settings: TrainSettings | ReplaceSetting
 
 def adam(parameters: list[nn.Parameter], rate: float | None) -> torch.optim.Optimizer:
     """Adam for coefficients or auxiliary parameters; the rate follows `peak`."""
-    return torch.optim.Adam([{"params": parameters, "peak": rate or 0.0}])
+    return torch.optim.Adam([{"params": parameters, "peak": rate or 0.0}], fused=True)
 
 
 def store(trainer: Trainer) -> None:

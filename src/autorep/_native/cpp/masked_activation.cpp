@@ -2,9 +2,12 @@
 // in one pass each over the batch. Tensors arrive as addresses, in float32 or bfloat16, because torch's bfloat16 has no
 // numpy type; arithmetic and sums are in float32, sums over images in double. The Python face checks shapes and layouts.
 // Z is first held between the channel's low and high; gradients pass as if it had been there from the start.
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -78,11 +81,32 @@ int parts_of(i64 rows, i64 elements, int threads) {
     return static_cast<int>(std::max<i64>(1, std::min<i64>({rows, worth, threads})));
 }
 
+struct Parts {
+    const Call& call;
+    Kernel kernel;
+    i64 rows;
+    int count;
+    std::atomic<int> next{0};
+
+    void work() {
+        for (int part = next++; part < count; part = next++)
+            kernel(call, rows * part / count, rows * (part + 1) / count, part);
+    }
+};
+
+// Torch's own threads where its OpenMP library is loaded: they wait for work by spinning, and threads of ours beside
+// them would have to share their cores.
 void run(const Call& call, Kernel kernel, i64 rows, int parts) {
+    using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+    static const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    Parts work{call, kernel, rows, parts};
+    if (parallel && parts > 1) {
+        parallel([](void* shared) { static_cast<Parts*>(shared)->work(); }, &work, parts, 0);
+        return;
+    }
     std::vector<std::thread> helpers;
-    for (int part = 1; part < parts; ++part)
-        helpers.emplace_back(kernel, std::cref(call), rows * part / parts, rows * (part + 1) / parts, part);
-    kernel(call, 0, rows / parts, 0);
+    for (int part = 1; part < parts; ++part) helpers.emplace_back(&Parts::work, &work);
+    work.work();
     for (auto& helper : helpers) helper.join();
 }
 
@@ -91,38 +115,102 @@ P* pointer(std::uintptr_t address) {
     return reinterpret_cast<P*>(address);
 }
 
+// A call site as Python holds it: the mask with channels first, the polynomials in the basis 1, t, t² − 1 of
+// t = (Z − mean)/std, in units of std. There are `degree` + 1 rows of `polynomials` coefficients, one for each channel
+// or one for all; row 2 holds the inverse softplus of what it stands for.
+struct Site {
+    const std::uint8_t* mask;
+    const float *mean, *std, *coefficients;
+    i64 channels, positions, polynomials;
+    int degree;
+
+    float row(int j, i64 c) const { return coefficients[j * polynomials + of(c)]; }
+    i64 of(i64 c) const { return polynomials == 1 ? 0 : c; }
+    static float softplus(float raw) { return raw > 20 ? raw : std::log1p(std::exp(raw)); }
+
+    // What a Call reads per channel; inputs are held within so many deviations of their mean.
+    std::vector<float> numbers(float input_limit) const {
+        std::vector<float> all(7 * channels);
+        for (i64 c = 0; c < channels; ++c) {
+            const float m = mean[of(c)], s = std[of(c)], k2 = degree == 2 ? softplus(row(2, c)) : 0.0f;
+            const float column[7] = {m,      1 / s,           s * (row(0, c) - k2), s * row(1, c),
+                                     s * k2, m - input_limit * s, m + input_limit * s};
+            for (int j = 0; j < 7; ++j) all[j * channels + c] = column[j];
+        }
+        return all;
+    }
+
+    // Gradients of the coefficients from the sums of every thread over those of p0, p1, p2.
+    void coefficient_grad(const std::vector<double>& sums, float* grad) const {
+        std::vector<double> total((degree + 1) * polynomials, 0.0);
+        for (i64 i = 0; i < static_cast<i64>(sums.size()); i += 3 * channels)
+            for (i64 c = 0; c < channels; ++c) {
+                const double* g = sums.data() + i + c;
+                const double s = std[of(c)];
+                total[of(c)] += s * g[0];
+                total[polynomials + of(c)] += s * g[channels];
+                if (degree == 2)
+                    total[2 * polynomials + of(c)] += s * (g[2 * channels] - g[0]) / (1 + std::exp(-row(2, c)));
+            }
+        for (i64 i = 0; i < static_cast<i64>(total.size()); ++i) grad[i] = static_cast<float>(total[i]);
+    }
+
+    // The mask in the memory order of an image.
+    std::vector<std::int32_t> image_mask(bool last) const {
+        std::vector<std::int32_t> wide(channels * positions);
+        for (i64 c = 0; c < channels; ++c)
+            for (i64 p = 0; p < positions; ++p)
+                wide[last ? p * channels + c : c * positions + p] = mask[c * positions + p];
+        return wide;
+    }
+
+    void channels_first(const std::vector<float>& image, bool last, float* to) const {
+        for (i64 c = 0; c < channels; ++c)
+            for (i64 p = 0; p < positions; ++p)
+                to[c * positions + p] = image[last ? p * channels + c : c * positions + p];
+    }
+};
+
 // Returns the sum of the range penalty.
-double masked_forward(std::uintptr_t z, std::uintptr_t out, std::uintptr_t mask, std::uintptr_t channel, i64 images,
-                      i64 channels, i64 positions, bool last, bool half, float cap, float range_limit, int threads) {
+double masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t std, std::uintptr_t coefficients,
+                      i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
+                      float cap, float range_limit, float input_limit, int threads, std::uintptr_t z,
+                      std::uintptr_t out) {
+    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(std),
+                    pointer<float>(coefficients), channels, positions, polynomials, degree};
+    const auto image_mask = site.image_mask(last);
+    const auto numbers = site.numbers(input_limit);
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(parts, 0.0);
-    const Call call{pointer<void>(z), nullptr, pointer<void>(out), pointer<std::int32_t>(mask),
-                    pointer<float>(channel), nullptr, nullptr, sums.data(), images, channels, positions, cap,
-                    range_limit, 0.0f};
+    const Call call{pointer<void>(z), nullptr, pointer<void>(out), image_mask.data(), numbers.data(), nullptr, nullptr,
+                    sums.data(), images, channels, positions, cap, range_limit, 0.0f};
     run(call, half ? pick<Bfloat16>(last, false) : pick<float>(last, false), rows, parts);
     double total = 0;
     for (double sum : sums) total += sum;
     return total;
 }
 
-void masked_backward(std::uintptr_t z, std::uintptr_t out_grad, std::uintptr_t z_grad, std::uintptr_t mask,
-                     std::uintptr_t channel, std::uintptr_t mask_grad, std::uintptr_t term_grad, i64 images,
-                     i64 channels, i64 positions, bool last, bool half, float cap, float range_limit, float range_grad,
-                     int threads) {
+// `mask_grad` may be null when nobody wants it.
+void masked_backward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t std, std::uintptr_t coefficients,
+                     i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
+                     float cap, float range_limit, float input_limit, int threads, std::uintptr_t z,
+                     std::uintptr_t out_grad, float range_grad, std::uintptr_t z_grad, std::uintptr_t mask_grad,
+                     std::uintptr_t coefficient_grad) {
+    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(std),
+                    pointer<float>(coefficients), channels, positions, polynomials, degree};
+    const auto image_mask = site.image_mask(last);
+    const auto numbers = site.numbers(input_limit);
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(3 * channels * parts, 0.0);
-    const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), pointer<std::int32_t>(mask),
-                    pointer<float>(channel), pointer<float>(mask_grad), sums.data(), nullptr, images, channels,
+    std::vector<float> image_grad(mask_grad ? channels * positions : 0, 0.0f);
+    const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), image_mask.data(),
+                    numbers.data(), mask_grad ? image_grad.data() : nullptr, sums.data(), nullptr, images, channels,
                     positions, cap, range_limit, range_grad};
     run(call, half ? pick<Bfloat16>(last, true) : pick<float>(last, true), rows, parts);
-    float* grad = pointer<float>(term_grad);
-    for (i64 i = 0; i < 3 * channels; ++i) {
-        double total = 0;
-        for (int part = 0; part < parts; ++part) total += sums[3 * channels * part + i];
-        grad[i] = static_cast<float>(total);
-    }
+    site.coefficient_grad(sums, pointer<float>(coefficient_grad));
+    if (mask_grad) site.channels_first(image_grad, last, pointer<float>(mask_grad));
 }
 
 }  // namespace
