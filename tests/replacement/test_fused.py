@@ -1,6 +1,8 @@
 """The native kernel against the plain torch path, which test_activation checks by itself."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -131,3 +133,29 @@ def test_what_the_kernel_does_not_know_goes_to_torch() -> None:
     assert not fused.usable(MaskedActivation((2,)), z.double())
     assert not fused.usable(MaskedActivation((2,), degree=3), z)
     assert not fused.usable(MaskedActivation((2,), activation="silu"), z)
+
+
+def test_threads_of_its_own_where_no_openmp_is_loaded() -> None:
+    """Without torch in the process the kernel starts its own threads, with the same result."""
+    script = """
+import sys
+import numpy as np
+from autorep._native import _core
+random = np.random.default_rng(0)
+images, channels, positions = 8, 24, 300
+z = random.standard_normal((images, channels, positions), np.float32)
+mask = random.integers(0, 2, (channels, positions)).astype(np.uint8)
+mean, std = np.zeros(channels, np.float32), np.ones(channels, np.float32)
+coefficients = random.standard_normal((3, channels), np.float32)
+found = []
+for threads in (1, 3):
+    x = np.empty_like(z)
+    site = [a.ctypes.data for a in (mask, mean, std, coefficients)]
+    sizes = (images, channels, positions, channels, 2)
+    total = _core.masked_forward(*site, *sizes, False, False, 6.0, 1.0, 9.0, threads, z.ctypes.data, x.ctypes.data)
+    found.append((x, total))
+assert "torch" not in sys.modules
+assert (found[0][0] == found[1][0]).all() and found[0][1] > 0
+assert abs(found[0][1] - found[1][1]) < 1e-5 * found[0][1]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -43,6 +43,14 @@ def test_private_answers_equal_the_fixed_point_program(client: Client, program: 
     assert answers[0].rounds > 0
     assert answers[0].sent_bytes > 0
     assert answers[0].offline_bytes > 0
+    assert all(answer.in_range for answer in answers)
+
+
+def test_an_answer_beyond_the_calibrated_range_is_marked(client: Client, images: np.ndarray) -> None:
+    limit = client.description.output_limit
+    near, far = client.predict(np.stack([images[0], 20 * images[0]]))
+    assert (near.in_range, far.in_range) == (True, False)
+    assert np.abs(near.logits).max() <= limit < np.abs(far.logits).max()
 
 
 def test_several_clients_at_once_get_their_own_answers(deployment: LocalDeployment, program: Program) -> None:

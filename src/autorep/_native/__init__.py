@@ -158,7 +158,7 @@ def keep_freed_memory() -> bool:
     """Let this process reuse freed arrays instead of returning them to the system, where its C library can (glibc).
 
     Otherwise every new array of more than some 100 kB is mapped and cleared page by page, which takes several times
-    longer than the kernel that fills it. For processes that run many inferences: parties, dealers, servers.
+    longer than the kernel that fills it. For processes that go on for long: training, parties, dealers, servers.
     """
     return _core.keep_freed_memory()
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autorep import models
+from autorep import _native, models
 from autorep.bench.record import record
 from autorep.cli.output import emit, table
 from autorep.replacement import replace_activations_
@@ -45,6 +45,7 @@ def measure(
     """Median step time of each kind for each network on random images; kinds take turns, so noise hits all alike."""
     if threads is not None:
         torch.set_num_threads(threads)
+    _native.keep_freed_memory()  # as training does
     rows = []
     for network in networks:
         torch.manual_seed(0)

@@ -83,7 +83,12 @@ class Predict:
     def _ask(self, client: Client, names: list[str], batch: np.ndarray) -> int:
         answers = client.predict(batch, top=self.top, progress=self.json != "-")
         rows = [
-            (name, answer.label, f"{100 * answer.probability:.1f} %", _others(answer))
+            (
+                name,
+                answer.label if answer.in_range else "out of range",
+                f"{100 * answer.probability:.1f} %",
+                _others(answer),
+            )
             for name, answer in zip(names, answers)
         ]
         milliseconds = 1000 * statistics.median(answer.online_seconds for answer in answers)
@@ -93,6 +98,12 @@ class Predict:
             f"{answers[0].sent_bytes} bytes sent per server, {answers[0].offline_bytes} bytes prepared ahead"
         )
         text = table(rows, ("image", "class", "probability", "next"), "llrl") + "\n" + facts
+        lost = sum(not answer.in_range for answer in answers)
+        if lost:
+            text += (
+                f"\n{lost} out of range: the network's numbers have outgrown what it was calibrated for, so its answer"
+                " means nothing; compile with more calibration images, or train with a larger range_weight"
+            )
         result = {
             "program": client.description.program,
             "predictions": [_plain(name, answer) for name, answer in zip(names, answers)],
@@ -214,6 +225,7 @@ def _plain(name: str, answer: Prediction) -> dict[str, Any]:
         "label": answer.label,
         "probability": answer.probability,
         "top": [{"label": label, "probability": probability} for label, probability in answer.top],
+        "in_range": answer.in_range,
         "logits": answer.logits.tolist(),
         "seconds": answer.seconds,
         "online_seconds": answer.online_seconds,

@@ -66,6 +66,7 @@ def compile_program(
         "calibration_images": calibration.images,
         "calibration_outliers": calibration.left_out,
         "margin": margin,
+        "output_limit": margin * calibration.values[ops[-1].name].largest,
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }
     return Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)

@@ -36,6 +36,8 @@ class Prediction:
     Attributes:
         label: name of the most probable class; probability: its softmax.
         top: the most probable classes and their probabilities, best first.
+        in_range: False when the logits are far beyond all that calibration showed: then this image has outgrown the
+            network's polynomials, and the answer is noise.
         logits: the network's output.
         seconds: from the first byte sent to the answer.
         online_seconds, sent_bytes, rounds: of the protocol between the servers (bytes: the larger of both).
@@ -46,6 +48,7 @@ class Prediction:
     label: str
     probability: float
     top: tuple[tuple[str, float], ...]
+    in_range: bool
     logits: np.ndarray = field(repr=False)
     seconds: float
     online_seconds: float
@@ -65,6 +68,11 @@ class Description:
     output_bits: int
     output_frac: int
     info: dict[str, Any] = field(repr=False)
+
+    @property
+    def output_limit(self) -> float:
+        """The largest |logit| the program was planned for."""
+        return float(self.info.get("output_limit") or np.inf)
 
     def class_name(self, index: int) -> str:
         """The model owner's name of a class, or its number."""
@@ -316,6 +324,7 @@ def _prediction(
         label=best[0][0],
         probability=best[0][1],
         top=best,
+        in_range=bool(np.abs(logits).max() <= description.output_limit),
         logits=logits,
         seconds=seconds,
         online_seconds=max(header("seconds")),

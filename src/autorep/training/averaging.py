@@ -77,7 +77,8 @@ def reestimate_batch_norm_(model: nn.Module, batches: Iterable[Tensor]) -> None:
         model(images)
         seen.append([torch.stack([getattr(norm, name).clone() for name in STATISTICS]) for norm in norms])
     for norm, momentum, statistics in zip(norms, momenta, zip(*seen)):
-        norm.running_mean, norm.running_var = torch.stack(statistics).nanmedian(0).values
+        for name, value in zip(STATISTICS, torch.stack(statistics).nanmedian(0).values):
+            getattr(norm, name).copy_(value)
         norm.momentum = momentum
     for module, mode in modes.items():
         module.training = mode

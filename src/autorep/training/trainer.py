@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autorep import data, models
+from autorep import _native, data, models
 from autorep.data.augment import epoch_order
 from autorep.errors import ConfigError
 from autorep.replacement import MaskedActivation, Replacement
@@ -112,6 +112,7 @@ def prepare(settings: TrainSettings | ReplaceSettings) -> Trainer:
             raise ConfigError(f"{name} = true needs {package}: pip install 'autorep[{extra}]'")
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    _native.keep_freed_memory()
     processes = parallel.join(settings.device)
     dataset = data.load(settings.data, settings.data_path, settings.image_size)
     channels = models.spec(settings.model).channels

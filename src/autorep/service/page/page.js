@@ -201,7 +201,7 @@ async function ask(values) {
       const answers = await Promise.all(servers.map((url, i) => post(url + path, shares[i], withdraw.signal)));
       const milliseconds = performance.now() - started;
       const words = answers.map((answer) => new BigUint64Array(answer.body));
-      showAnswer(softmax(join(words[0], words[1], output.bits, output.frac)), milliseconds, answers);
+      showAnswer(join(words[0], words[1], output.bits, output.frac), milliseconds, answers);
       showViews(values, shares);
       return;
     } catch (error) {
@@ -238,12 +238,17 @@ function say(text, wrong = false) {
   $("status").classList.toggle("error", wrong);
 }
 
-function showAnswer(probabilities, milliseconds, answers) {
+function showAnswer(logits, milliseconds, answers) {
+  const probabilities = softmax(logits);
   const names = program.info.class_names || [];
   const order = probabilities.map((p, i) => [p, i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
   const label = (index) => String(names[index] ?? index);
   $("bars").replaceChildren(...order.map(([p, index]) => bar(label(index), p)));
-  say(`The answer: ${label(order[0][1])}, ${(100 * order[0][0]).toFixed(1)} % sure.`);
+  if (Math.max(...logits.map(Math.abs)) > (program.info.output_limit ?? Infinity)) {
+    say("No answer: this image is too far from those the model was made for; its numbers ran out of range.", true);
+  } else {
+    say(`The answer: ${label(order[0][1])}, ${(100 * order[0][0]).toFixed(1)} % sure.`);
+  }
   const number = (name) => Number(answers[0].headers.get(name));
   const facts = [
     ["Time, all in all", `${milliseconds.toFixed(0)} ms`],
