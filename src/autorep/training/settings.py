@@ -136,7 +136,7 @@ class ReplaceSettings(RunSettings):
     temperature: float = 4.0
     """Of distillation."""
     features: float | None = None
-    """Weight of matching the teacher's features at the end of every stage."""
+    """Weight of matching the teacher's features at the end of every stage, until the freeze."""
     range_weight: float | None = None
     """Weight of the penalty on polynomial inputs beyond `range_limit` deviations."""
     range_limit: float = 3.0
