@@ -116,11 +116,11 @@ P* pointer(std::uintptr_t address) {
 }
 
 // A call site as Python holds it: the mask with channels first, the polynomials in the basis 1, t, t² − 1 of
-// t = (Z − mean)/std, in units of std. There are `degree` + 1 rows of `polynomials` coefficients, one for each channel
-// or one for all; row 2 holds the inverse softplus of what it stands for.
+// t = (Z − mean)/deviation, in units of the deviation. There are `degree` + 1 rows of `polynomials` coefficients, one
+// for each channel or one for all; row 2 holds the inverse softplus of what it stands for.
 struct Site {
     const std::uint8_t* mask;
-    const float *mean, *std, *coefficients;
+    const float *mean, *deviation, *coefficients;
     i64 channels, positions, polynomials;
     int degree;
 
@@ -132,9 +132,9 @@ struct Site {
     std::vector<float> numbers(float input_limit) const {
         std::vector<float> all(7 * channels);
         for (i64 c = 0; c < channels; ++c) {
-            const float m = mean[of(c)], s = std[of(c)], k2 = degree == 2 ? softplus(row(2, c)) : 0.0f;
-            const float column[7] = {m,      1 / s,           s * (row(0, c) - k2), s * row(1, c),
-                                     s * k2, m - input_limit * s, m + input_limit * s};
+            const float m = mean[of(c)], s = deviation[of(c)], k2 = degree == 2 ? softplus(row(2, c)) : 0.0f;
+            const float p0 = s * (row(0, c) - k2), p1 = s * row(1, c), p2 = s * k2;
+            const float column[7] = {m, 1 / s, p0, p1, p2, m - input_limit * s, m + input_limit * s};
             for (int j = 0; j < 7; ++j) all[j * channels + c] = column[j];
         }
         return all;
@@ -146,7 +146,7 @@ struct Site {
         for (i64 i = 0; i < static_cast<i64>(sums.size()); i += 3 * channels)
             for (i64 c = 0; c < channels; ++c) {
                 const double* g = sums.data() + i + c;
-                const double s = std[of(c)];
+                const double s = deviation[of(c)];
                 total[of(c)] += s * g[0];
                 total[polynomials + of(c)] += s * g[channels];
                 if (degree == 2)
@@ -172,11 +172,11 @@ struct Site {
 };
 
 // Returns the sum of the range penalty.
-double masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t std, std::uintptr_t coefficients,
+double masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
                       i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
                       float cap, float range_limit, float input_limit, int threads, std::uintptr_t z,
                       std::uintptr_t out) {
-    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(std),
+    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(deviation),
                     pointer<float>(coefficients), channels, positions, polynomials, degree};
     const auto image_mask = site.image_mask(last);
     const auto numbers = site.numbers(input_limit);
@@ -192,12 +192,12 @@ double masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t s
 }
 
 // `mask_grad` may be null when nobody wants it.
-void masked_backward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t std, std::uintptr_t coefficients,
+void masked_backward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
                      i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
                      float cap, float range_limit, float input_limit, int threads, std::uintptr_t z,
                      std::uintptr_t out_grad, float range_grad, std::uintptr_t z_grad, std::uintptr_t mask_grad,
                      std::uintptr_t coefficient_grad) {
-    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(std),
+    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(deviation),
                     pointer<float>(coefficients), channels, positions, polynomials, degree};
     const auto image_mask = site.image_mask(last);
     const auto numbers = site.numbers(input_limit);
