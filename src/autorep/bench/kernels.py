@@ -46,7 +46,8 @@ def measure(quick: bool = False) -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         limits = _limits(quick)
-        rows = [*_convolutions(limits, quick), *_streams(limits, quick), *_elementwise(limits, quick)]
+        kinds = (_convolutions, _streams, _elementwise, _masked_activation)
+        rows = [row for kind in kinds for row in kind(limits, quick)]
     finally:
         _native.set_threads(threads)
         torch.set_num_threads(torch_threads)
@@ -270,6 +271,34 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
         yield _row(kernel, case, count, "element", _best(ours, quick), bound, other)
 
 
+def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
+    """Training's activation, channels last: one pass forward (Z to X), one backward (Z and dX to dZ)."""
+    import torch
+
+    from autorep.replacement import MaskedActivation
+
+    site = MaskedActivation((64, 32, 32))
+    site.mask.copy_(torch.rand(site.mask.shape) < 0.1)
+    z = torch.randn(16, 64, 32, 32).contiguous(memory_format=torch.channels_last).requires_grad_()
+    gradient = torch.randn_like(z)
+    ours, theirs = site(z), site.reference(z)[0]
+    wanted = [z, site.aux, site.coefficients]
+
+    def backward(x: torch.Tensor) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(x, wanted, gradient, retain_graph=True)
+
+    cases: list[tuple[str, int, Callable[[], object], Callable[[], object]]] = [
+        ("forward", 8, lambda: site(z), lambda: site.reference(z)),
+        ("backward", 12, backward(ours), backward(theirs)),
+    ]
+    for case, moved, call, other in cases:
+        bound = Bound(z.numel() * moved / limits["copy_bytes_per_s"], "copying")
+        seconds = _best(call, quick)
+        yield _row(
+            "masked activation", case, z.numel(), "element", seconds, bound, Other("torch", _best(other, quick, 0.1))
+        )
+
+
 def _words(*shape: int) -> np.ndarray:
     """Public test data; timings do not depend on it."""
     return np.random.default_rng(1).integers(0, 2**64, shape, dtype=np.uint64)
@@ -295,9 +324,7 @@ def describe(result: dict[str, Any]) -> str:
         (
             row["kernel"],
             row["case"],
-            f"{row['rate'] / 1e9:.2f} G {row['unit']}/s"
-            if row["rate"] >= 1e8
-            else f"{row['rate'] / 1e6:.2f} M {row['unit']}/s",
+            _rate(row["rate"], row["unit"]),
             f"{1e6 * row['seconds']:.0f} µs",
             f"{row['fraction_of_limit']:.0%} of {row['limited_by']}" if row["fraction_of_limit"] else "",
             f"{row['times_faster']:.1f}x {row['compared_with']}" if row["times_faster"] else "",

@@ -115,6 +115,17 @@ P* pointer(std::uintptr_t address) {
     return reinterpret_cast<P*>(address);
 }
 
+// In tiles, so that what a cache line holds is used while it is there.
+template <class From, class To>
+void transpose(const From* from, i64 rows, i64 columns, To* to) {
+    constexpr i64 tile = 16;
+    for (i64 top = 0; top < rows; top += tile)
+        for (i64 left = 0; left < columns; left += tile)
+            for (i64 column = left; column < std::min(left + tile, columns); ++column)
+                for (i64 row = top; row < std::min(top + tile, rows); ++row)
+                    to[column * rows + row] = from[row * columns + column];
+}
+
 // A call site as Python holds it: the mask with channels first, the polynomials in the basis 1, t, t² − 1 of
 // t = (Z − mean)/deviation, in units of the deviation. There are `degree` + 1 rows of `polynomials` coefficients, one
 // for each channel or one for all; row 2 holds the inverse softplus of what it stands for.
@@ -155,19 +166,16 @@ struct Site {
         for (i64 i = 0; i < static_cast<i64>(total.size()); ++i) grad[i] = static_cast<float>(total[i]);
     }
 
-    // The mask in the memory order of an image.
+    // The mask in the memory order of an image, and a gradient of it back with channels first.
     std::vector<std::int32_t> image_mask(bool last) const {
-        std::vector<std::int32_t> wide(channels * positions);
-        for (i64 c = 0; c < channels; ++c)
-            for (i64 p = 0; p < positions; ++p)
-                wide[last ? p * channels + c : c * positions + p] = mask[c * positions + p];
-        return wide;
+        std::vector<std::int32_t> image(channels * positions);
+        if (last) transpose(mask, channels, positions, image.data());
+        else std::copy_n(mask, image.size(), image.data());
+        return image;
     }
-
     void channels_first(const std::vector<float>& image, bool last, float* to) const {
-        for (i64 c = 0; c < channels; ++c)
-            for (i64 p = 0; p < positions; ++p)
-                to[c * positions + p] = image[last ? p * channels + c : c * positions + p];
+        if (last) transpose(image.data(), positions, channels, to);
+        else std::copy_n(image.data(), image.size(), to);
     }
 };
 
