@@ -83,12 +83,9 @@ class Predict:
     def _ask(self, client: Client, names: list[str], batch: np.ndarray) -> int:
         answers = client.predict(batch, top=self.top, progress=self.json != "-")
         rows = [
-            (
-                name,
-                answer.label if answer.in_range else "out of range",
-                f"{100 * answer.probability:.1f} %",
-                _others(answer),
-            )
+            (name, answer.label, f"{100 * answer.probability:.1f} %", _others(answer))
+            if answer.in_range
+            else (name, "out of range", "", "")
             for name, answer in zip(names, answers)
         ]
         milliseconds = 1000 * statistics.median(answer.online_seconds for answer in answers)

@@ -243,10 +243,11 @@ function showAnswer(logits, milliseconds, answers) {
   const names = program.info.class_names || [];
   const order = probabilities.map((p, i) => [p, i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
   const label = (index) => String(names[index] ?? index);
-  $("bars").replaceChildren(...order.map(([p, index]) => bar(label(index), p)));
   if (Math.max(...logits.map(Math.abs)) > (program.info.output_limit ?? Infinity)) {
+    $("bars").replaceChildren();
     say("No answer: this image is too far from those the model was made for; its numbers ran out of range.", true);
   } else {
+    $("bars").replaceChildren(...order.map(([p, index]) => bar(label(index), p)));
     say(`The answer: ${label(order[0][1])}, ${(100 * order[0][0]).toFixed(1)} % sure.`);
   }
   const number = (name) => Number(answers[0].headers.get(name));
