@@ -124,6 +124,22 @@ def _shrink(plane: np.ndarray) -> np.ndarray:
 
 
 @needs_browser
+def test_an_answer_out_of_range_names_no_class(browser: Chromium) -> None:
+    torch.manual_seed(4)
+    layers = [nn.Conv2d(1, 4, 3, 2, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10, bias=False)]
+    program = compile_program(nn.Sequential(*layers).eval(), torch.rand(32, 1, 8, 8) / 50, name="dark")
+    with LocalDeployment(program, prepare=1) as deployment:
+        browser.open(deployment.urls[0])
+        browser.wait_for("!document.getElementById('ask').disabled")
+        browser.evaluate(
+            "(e => { e.value = '8'; e.dispatchEvent(new Event('input')); })(document.getElementById('typed'))"
+        )
+        assert ask(browser).startswith("No answer")
+        keep_screenshot(browser, "out-of-range")
+    assert browser.evaluate("document.querySelectorAll('#bars li').length") == 0
+
+
+@needs_browser
 def test_page_fits_a_phone_and_names_its_controls(browser: Chromium, deployment: LocalDeployment) -> None:
     browser.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
     browser.open(deployment.urls[0])
