@@ -86,6 +86,18 @@ def test_faithful_recipe_ends_at_exactly_the_budget(baseline, tmp_path):
     assert epochs[0]["relus"] > epochs[-1]["relus"]
 
 
+@pytest.mark.parametrize(("until", "share"), [("freeze", 0.25), ("end", 1.0)])
+def test_features_are_matched_until_the_freeze_or_to_the_end(baseline, tmp_path, monkeypatch, until, share):
+    calls = []
+    original = recipe.feature_distance
+    monkeypatch.setattr(recipe, "feature_distance", lambda *a: calls.append(1) or original(*a))
+    settings = ReplaceSettings(
+        weights=baseline[0] / "model.safetensors", budget=0.2, epochs=4, features_until=until, out=tmp_path / "run"
+    )
+    steps = replace(settings)["step"]
+    assert len(calls) == round(share * steps)
+
+
 def test_no_epochs_replaces_by_calibration_alone(baseline, tmp_path):
     weights = baseline[0] / "model.safetensors"
     result = replace(ReplaceSettings(weights=weights, budget=0.5, epochs=0, out=tmp_path / "run"))

@@ -265,7 +265,8 @@ def _loss(trainer: Trainer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     loss = (1 - share) * F.cross_entropy(logits, y)
     if share:
         loss = loss + share * distillation(logits, answers.float(), settings.temperature)
-    if settings.features and features and not replacing.handle.frozen:
+    matching = settings.features_until == "end" or not replacing.handle.frozen
+    if settings.features and features and matching:
         loss = loss + settings.features * feature_distance(features, answer_features)
     if settings.range_weight:
         loss = loss + settings.range_weight * replacing.handle.range_penalty()

@@ -136,7 +136,9 @@ class ReplaceSettings(RunSettings):
     temperature: float = 4.0
     """Of distillation."""
     features: float | None = None
-    """Weight of matching the teacher's features at the end of every stage, until the freeze."""
+    """Weight of matching the teacher's features at the end of every stage."""
+    features_until: Literal["freeze", "end"] | None = None
+    """How long features are matched: the end takes more time and is steadier where outliers threaten to run away."""
     range_weight: float | None = None
     """Weight of the penalty on polynomial inputs beyond `range_limit` deviations."""
     range_limit: float = 3.0
@@ -191,6 +193,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup": 0.05,
         "distill": 0.9,
         "features": 1.0,
+        "features_until": "freeze",
         "range_weight": 2.0,
         "input_limit": 8.0,
         "clip": 5.0,
@@ -212,6 +215,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup": 0.0,
         "distill": 0.5,
         "features": 0.0,
+        "features_until": "freeze",
         "range_weight": 0.0,
         "input_limit": 0.0,
         "clip": 0.0,
@@ -222,7 +226,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 DEEP_LAYERS = 24
-DEEP = {"curve": 0.2, "range_weight": 5.0, "input_limit": 6.0}
+DEEP = {"curve": 0.2, "features_until": "end", "range_weight": 5.0, "input_limit": 6.0}
 """What the default recipe takes in deep networks: the longer a chain of quadratics, the sooner an outlier runs away in
 it. With the values of shallow networks ResNet-32 (31 layers) collapsed in its second epoch; ResNet-20 (19) does not."""
 
