@@ -138,7 +138,7 @@ class ReplaceSettings(RunSettings):
     features: float | None = None
     """Weight of matching the teacher's features at the end of every stage."""
     features_until: Literal["freeze", "end"] | None = None
-    """How long features are matched: the end takes more time and is steadier where outliers threaten to run away."""
+    """How long features are matched; to the end takes more time."""
     range_weight: float | None = None
     """Weight of the penalty on polynomial inputs beyond `range_limit` deviations."""
     range_limit: float = 3.0
