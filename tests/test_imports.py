@@ -18,7 +18,7 @@ ALLOWED = {
     "models": set(),
     "replacement": {"models", "_native"},
     "program": {"_native"},
-    "training": {"replacement", "data", "models", "program"},
+    "training": {"replacement", "data", "models", "program", "_native"},
     "zoo": {"training"},
     "mpc": {"program", "_native"},
     "service": {"mpc", "program"},
