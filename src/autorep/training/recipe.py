@@ -234,6 +234,9 @@ def _gradients_(trainer: Trainer, step: int) -> tuple[float, int, int]:
     for part in range(settings.accumulate):
         share = processes.share(len(index), part, settings.accumulate)
         x, y = data.training_batch(trainer.dataset, index, (settings.seed, step), share, settings.augment)
+        if isinstance(settings, TrainSettings) and epoch < len(settings.small_sizes):
+            side = settings.small_sizes[epoch]
+            x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
         x, y = trainer.place(x), y.to(processes.device)
         last = part == settings.accumulate - 1
         no_sync = getattr(trainer.wrapped, "no_sync", nullcontext)

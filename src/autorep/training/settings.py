@@ -77,9 +77,14 @@ class TrainSettings(RunSettings):
     """Share of all steps in which the learning rate rises from 0."""
     label_smoothing: float = 0.0
     """Of the cross-entropy."""
+    small_sizes: tuple[int, ...] = ()
+    """Side of the images in the first epochs, one entry an epoch; after these they have their full size. Small images
+    cost a quarter of the time and teach the early layers as well."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(all(size >= 8 for size in self.small_sizes), "small_sizes", self.small_sizes, "sides of 8 pixels or more")
+        require(len(self.small_sizes) <= self.epochs, "small_sizes", self.small_sizes, "at most one entry an epoch")
         require(self.epochs >= 0, "epochs", self.epochs, "0 or more")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
         require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 up to 1")
