@@ -13,7 +13,7 @@ from autorep.errors import AutorepError
 
 if TYPE_CHECKING:
     from autorep import data, models, training, zoo
-    from autorep.program.compile import check, compile_program
+    from autorep.compiler.compile import check, compile_program
     from autorep.program.ir import Program
     from autorep.replacement import Replacement, count_relus, replace_activations_
     from autorep.service.client import Client
@@ -43,8 +43,8 @@ _HOMES = {
     "Client": "autorep.service.client",
     "Program": "autorep.program.ir",
     "Replacement": "autorep.replacement",
-    "check": "autorep.program.compile",
-    "compile_program": "autorep.program.compile",
+    "check": "autorep.compiler.compile",
+    "compile_program": "autorep.compiler.compile",
     "count_relus": "autorep.replacement",
     "load": "autorep.zoo",
     "replace_activations_": "autorep.replacement",

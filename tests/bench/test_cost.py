@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from autorep.bench.cost import cost, sketch
+from autorep.compiler.compile import compile_program
 from autorep.errors import BudgetError
 from autorep.mpc.local import LocalPair
-from autorep.program.compile import compile_program
 from tests.program.networks import Network, images, mask_
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_cost_equals_ledger_and_bundles(batch):
+def test_cost_equals_ledger_and_kits(batch):
     network = Network(["residual", "maximum", "gate"])
     mask_(network, (0.2, 0.0, 1.0))
     program = compile_program(network, images(8))
@@ -20,9 +20,9 @@ def test_cost_equals_ledger_and_bundles(batch):
     with LocalPair(program) as pair:
         pair.run(images(batch).numpy())
         total = pair.ledger.total("online")
-        bundles = pair.dealer.deal(batch).bundles
+        kits = pair.dealer.deal(batch).kits
     assert (total.rounds, total.sent) == (expected.rounds, expected.online_bytes_per_party)
-    assert [len(bundle) for bundle in bundles] == [expected.offline_bytes(0), expected.offline_bytes(1)]
+    assert [len(kit) for kit in kits] == [expected.offline_bytes(0), expected.offline_bytes(1)]
     assert cost(program.public(), batch).online_bytes_per_party == expected.online_bytes_per_party
 
 

@@ -92,7 +92,7 @@ def test_ledger_equals_plan(comparison):
     planned_items = program_items(program, batch, comparison)
     for party in (0, 1):
         body = sum(item.bytes_to(party) for item in planned_items)
-        assert len(dealt.bundles[party]) == body + 160 + 32
+        assert len(dealt.kits[party]) == body + 160 + 32
 
 
 def test_rounds_do_not_grow_with_kept_relus_and_bytes_are_linear():

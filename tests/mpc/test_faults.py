@@ -69,8 +69,8 @@ class Pair:
 
     def query(self, links: tuple[Transport, Transport]) -> list[object]:
         x = np.random.default_rng(0).normal(0, 1, (1, *self.program.input.shape))
-        inputs, bundles = share_input(self.program, x), self.dealer.deal().bundles
-        return self.both(lambda i: self.parties[i].run(links[i], self.parties[i].prepare(bundles[i]), inputs[i]))
+        inputs, kits = share_input(self.program, x), self.dealer.deal().kits
+        return self.both(lambda i: self.parties[i].run(links[i], self.parties[i].prepare(kits[i]), inputs[i]))
 
     def assert_next_query_works(self) -> None:
         links = self.links()
@@ -161,22 +161,22 @@ def test_another_program_is_noticed_before_anything_runs(pair):
     pair.assert_next_query_works()
 
 
-def test_bundles_of_another_program_party_or_opening_are_refused(pair):
-    other = Dealer(small_program(seed=1)).deal().bundles
-    again = Dealer(pair.program).deal().bundles
-    for bundle, reason in (
+def test_kits_of_another_program_party_or_opening_are_refused(pair):
+    other = Dealer(small_program(seed=1)).deal().kits
+    again = Dealer(pair.program).deal().kits
+    for kit, reason in (
         (other[0], "opening|program"),
-        (pair.dealer.deal().bundles[1], "party"),
+        (pair.dealer.deal().kits[1], "party"),
         (again[0], "opening"),
     ):
         with pytest.raises(MaterialError, match=reason):
-            pair.parties[0].prepare(bundle)
+            pair.parties[0].prepare(kit)
 
 
 def test_a_prepared_query_runs_once(pair):
     links = pair.links()
-    bundles = pair.dealer.deal().bundles
-    prepared = [pair.parties[i].prepare(bundles[i]) for i in (0, 1)]
+    kits = pair.dealer.deal().kits
+    prepared = [pair.parties[i].prepare(kits[i]) for i in (0, 1)]
     inputs = share_input(pair.program, np.zeros((1, *pair.program.input.shape)))
     pair.both(lambda i: pair.parties[i].run(links[i], prepared[i], inputs[i]))
     with pytest.raises(MaterialError, match="used already"):
@@ -202,11 +202,11 @@ def test_a_killed_peer_is_noticed_at_once(pair):
         link = accept(listener.accept()[0], server_context(pair.keys / "party0"), {"party1"}, 30.0)
     assert peer.stdout is not None
     assert peer.stdout.readline() == "up\n"
-    bundle = pair.parties[0].prepare(pair.dealer.deal().bundles[0])
+    kit = pair.parties[0].prepare(pair.dealer.deal().kits[0])
     threading.Timer(0.5, peer.kill).start()
     started = time.monotonic()
     with pytest.raises(ProtocolError, match="broke|closed"):
-        pair.parties[0].run(link, bundle, np.zeros((1, *pair.program.input.shape), np.uint64))
+        pair.parties[0].run(link, kit, np.zeros((1, *pair.program.input.shape), np.uint64))
     assert time.monotonic() - started < 10
     peer.wait()
     peer.stdout.close()

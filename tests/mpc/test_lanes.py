@@ -22,10 +22,10 @@ def test_concurrent_queries_do_not_mix():
         links = [memory_pair(30.0) for _ in range(LANES)]
 
         def serve(party: int, lane: int, work: list) -> list[np.ndarray]:
-            prepared = [(pair.parties[party].prepare(bundles[party]), shares[party]) for bundles, shares in work]
+            prepared = [(pair.parties[party].prepare(kits[party]), shares[party]) for kits, shares in work]
             return [pair.parties[party].run(links[lane][party], query, share) for query, share in prepared]
 
-        work = [(pair.dealer.deal(len(x)).bundles, share_input(program, x)) for x in inputs]
+        work = [(pair.dealer.deal(len(x)).kits, share_input(program, x)) for x in inputs]
         futures = [[threads.submit(serve, p, lane, work[lane::LANES]) for p in (0, 1)] for lane in range(LANES)]
         for lane, (first, second) in enumerate(futures):
             for x, share0, share1 in zip(inputs[lane::LANES], first.result(), second.result(), strict=True):

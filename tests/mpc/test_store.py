@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from autorep.errors import MaterialError
-from autorep.mpc.bundle import verify
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.kit import verify
 from autorep.mpc.store import Store
 from tests.mpc.programs import Builder
 
@@ -29,34 +29,34 @@ def dealer() -> Dealer:
 
 @pytest.fixture
 def program_hash(dealer) -> bytes:
-    return verify(dealer.deal().bundles[0]).program_hash
+    return verify(dealer.deal().kits[0]).program_hash
 
 
-def test_a_bundle_is_taken_once(tmp_path, dealer, program_hash):
+def test_a_kit_is_taken_once(tmp_path, dealer, program_hash):
     store = Store(tmp_path, program_hash)
     dealt = dealer.deal()
-    store.put(dealt.bundle_id, dealt.bundles[1])
-    assert store.ids() == [dealt.bundle_id]
-    assert bytes(store.take(dealt.bundle_id)) == dealt.bundles[1]
+    store.put(dealt.kit_id, dealt.kits[1])
+    assert store.ids() == [dealt.kit_id]
+    assert bytes(store.take(dealt.kit_id)) == dealt.kits[1]
     assert store.ids() == []
-    with pytest.raises(MaterialError, match="no unused bundle"):
-        store.take(dealt.bundle_id)
+    with pytest.raises(MaterialError, match="no unused kit"):
+        store.take(dealt.kit_id)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_put_refuses_the_same_bundle_twice(tmp_path, dealer, program_hash):
+def test_put_refuses_the_same_kit_twice(tmp_path, dealer, program_hash):
     store = Store(tmp_path, program_hash)
     dealt = dealer.deal()
-    store.put(dealt.bundle_id, dealt.bundles[0])
+    store.put(dealt.kit_id, dealt.kits[0])
     with pytest.raises(MaterialError, match="already"):
-        store.put(dealt.bundle_id, dealt.bundles[0])
-    assert store.ids() == [dealt.bundle_id]
+        store.put(dealt.kit_id, dealt.kits[0])
+    assert store.ids() == [dealt.kit_id]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "other program", "other id", "empty"])
-def test_damaged_bundles_are_refused_and_leave_nothing(tmp_path, dealer, program_hash, damage):
+def test_damaged_kits_are_refused_and_leave_nothing(tmp_path, dealer, program_hash, damage):
     dealt = dealer.deal()
-    data, bundle_id = bytearray(dealt.bundles[1]), dealt.bundle_id
+    data, kit_id = bytearray(dealt.kits[1]), dealt.kit_id
     if damage == "truncated":
         del data[-5:]
     elif damage == "altered":
@@ -64,34 +64,34 @@ def test_damaged_bundles_are_refused_and_leave_nothing(tmp_path, dealer, program
     elif damage == "other program":
         program_hash = bytes(32)
     elif damage == "other id":
-        bundle_id = bytes(16)
+        kit_id = bytes(16)
     else:
         data.clear()
     store = Store(tmp_path, program_hash)
     with pytest.raises(MaterialError):
-        store.put(bundle_id, bytes(data))
+        store.put(kit_id, bytes(data))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_full_disk_loses_nothing_else(tmp_path, dealer, program_hash):
     store = Store(tmp_path, program_hash)
     dealt = dealer.deal()
-    store.put(dealt.bundle_id, dealt.bundles[0])
+    store.put(dealt.kit_id, dealt.kits[0])
 
     def write_until_full() -> None:
-        with store.incoming(dealer.deal().bundle_id) as sink:
+        with store.incoming(dealer.deal().kit_id) as sink:
             sink.write(b"half")
             raise OSError(28, "No space left on device")
 
     with pytest.raises(MaterialError, match="No space left"):
         write_until_full()
-    assert store.ids() == [dealt.bundle_id]
+    assert store.ids() == [dealt.kit_id]
 
 
 def test_files_are_private(tmp_path, dealer, program_hash):
     store = Store(tmp_path, program_hash)
     dealt = dealer.deal()
-    store.put(dealt.bundle_id, dealt.bundles[0])
+    store.put(dealt.kit_id, dealt.kits[0])
     (path,) = (tmp_path / "ready").iterdir()
     assert path.stat().st_mode & 0o077 == 0
     assert (tmp_path / "ready").stat().st_mode & 0o077 == 0
@@ -102,27 +102,27 @@ import sys
 from autorep.mpc.store import Store
 store = Store(sys.argv[1], bytes.fromhex(sys.argv[2]))
 print("open", flush=True)
-for bundle_id in store.ids():
-    data = store.take(bundle_id)
-    print(bundle_id.hex(), data[160], flush=True)  # first use of the bundle's content
+for kit_id in store.ids():
+    data = store.take(kit_id)
+    print(kit_id.hex(), data[160], flush=True)  # first use of the kit's content
 """
 
 
-def test_killed_at_random_points_no_bundle_is_used_twice(tmp_path, dealer, program_hash):
+def test_killed_at_random_points_no_kit_is_used_twice(tmp_path, dealer, program_hash):
     store = Store(tmp_path, program_hash)
     everything = set()
     for _ in range(60):
         dealt = dealer.deal()
-        store.put(dealt.bundle_id, dealt.bundles[1])
-        everything.add(dealt.bundle_id.hex())
+        store.put(dealt.kit_id, dealt.kits[1])
+        everything.add(dealt.kit_id.hex())
     random.seed(1)
     used: list[str] = []
     for _ in range(12):
         used += _run_worker_and_kill(tmp_path, program_hash, random.uniform(0, 0.02))
-    left = {bundle_id.hex() for bundle_id in Store(tmp_path, program_hash).ids()}
-    assert len(used) == len(set(used)), "a bundle was used twice"
-    assert not left & set(used), "a used bundle is still in the store"
-    assert used, "the worker never got to use a bundle"
+    left = {kit_id.hex() for kit_id in Store(tmp_path, program_hash).ids()}
+    assert len(used) == len(set(used)), "a kit was used twice"
+    assert not left & set(used), "a used kit is still in the store"
+    assert used, "the worker never got to use a kit"
     assert left | set(used) <= everything
     assert not list((tmp_path / "taken").iterdir())
 

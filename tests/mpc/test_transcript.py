@@ -10,8 +10,8 @@ import pytest
 
 from autorep.errors import AutorepError
 from autorep.mpc import online
-from autorep.mpc.bundle import read_header
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.kit import read_header
 from autorep.mpc.local import LocalPair
 from autorep.mpc.party import Party
 from autorep.mpc.ring import reduce

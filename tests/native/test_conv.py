@@ -57,10 +57,10 @@ def agree(
     algorithm: str = "auto",
     seed: int = 0,
     **geometry: object,
-) -> _native.ConvPlan:
+) -> _native.PackedConv:
     rng = np.random.default_rng(seed)
     w, x = words(rng, outputs, C // int(geometry.get("groups", 1)), *kernel), words(rng, N, C, *size)
-    plan = _native.ConvPlan(w, (C, *size), bits=bits, algorithm=algorithm, **geometry)
+    plan = _native.PackedConv(w, (C, *size), bits=bits, algorithm=algorithm, **geometry)
     found, expected = plan.run(x), slow_conv(x, w, **geometry)
     assert found.shape == expected.shape == (N, *plan.out_shape)
     assert np.array_equal(cut(found, bits), cut(expected, bits))
@@ -167,12 +167,12 @@ def test_matmul_agrees_with_the_slow_product(level: str, N: int, F: int, outputs
     rng = np.random.default_rng(N)
     w, x = words(rng, outputs, F), words(rng, N, F)
     expected = (x[:, None, :] * w[None]).sum(2, dtype=np.uint64)
-    assert np.array_equal(cut(_native.MatmulPlan(w, bits).run(x), bits), cut(expected, bits))
+    assert np.array_equal(cut(_native.PackedMatmul(w, bits).run(x), bits), cut(expected, bits))
 
 
 def test_result_goes_into_the_given_array() -> None:
     rng = np.random.default_rng(0)
-    plan = _native.ConvPlan(words(rng, 4, 3, 3, 3), (3, 8, 8), padding=(1, 1))
+    plan = _native.PackedConv(words(rng, 4, 3, 3, 3), (3, 8, 8), padding=(1, 1))
     out = np.empty((2, *plan.out_shape), np.uint64)
     assert plan.run(words(rng, 2, 3, 8, 8), out) is out
     assert plan.packed_bytes >= 4 * 27 * 8
@@ -181,12 +181,12 @@ def test_result_goes_into_the_given_array() -> None:
 def test_mistakes_are_named() -> None:
     w = np.zeros((4, 3, 3, 3), np.uint64)
     with pytest.raises(ValueError, match=r"x: expected shape \(any, 3, 8, 8\), found \(1, 3, 8, 9\)"):
-        _native.ConvPlan(w, (3, 8, 8)).run(np.zeros((1, 3, 8, 9), np.uint64))
+        _native.PackedConv(w, (3, 8, 8)).run(np.zeros((1, 3, 8, 9), np.uint64))
     with pytest.raises(ValueError, match="does not fit"):
-        _native.ConvPlan(w, (3, 2, 8))
+        _native.PackedConv(w, (3, 2, 8))
     with pytest.raises(ValueError, match="groups = 2 does not divide 3 channels"):
-        _native.ConvPlan(w, (3, 8, 8), groups=2)
+        _native.PackedConv(w, (3, 8, 8), groups=2)
     with pytest.raises(ValueError, match="winograd needs a 3x3 kernel with stride 1"):
-        _native.ConvPlan(w, (3, 8, 8), stride=(2, 2), algorithm="winograd")
+        _native.PackedConv(w, (3, 8, 8), stride=(2, 2), algorithm="winograd")
     with pytest.raises(ValueError, match="winograd needs bits <= 62"):
-        _native.ConvPlan(w, (3, 8, 8), bits=63, algorithm="winograd")
+        _native.PackedConv(w, (3, 8, 8), bits=63, algorithm="winograd")

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from autorep.compiler.compile import compile_program
 from autorep.errors import ConfigError
 from autorep.program.compare import compare
-from autorep.program.compile import compile_program
 from tests.program.networks import Network, images, mask_
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autorep.compiler.compile import compile_program
 from autorep.errors import CheckpointError
-from autorep.program.compile import compile_program
 from autorep.program.files import load, load_party, load_public, program_hash, save, split
 from autorep.program.ir import Activation, Program
 from tests.program.networks import Network, images, mask_

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from autorep.program.compile import compile_program
+from autorep.compiler.compile import compile_program
 from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment

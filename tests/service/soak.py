@@ -79,11 +79,11 @@ class Soak:
 
 
 def reused(deployment: LocalDeployment) -> int:
-    """Bundles that a server used more than once."""
+    """Kits that a server used more than once."""
     count = 0
     for role in ("party0", "party1"):
         lines = deployment.log(role).read_text(encoding="utf-8").splitlines()
-        used = [record["bundle"] for record in map(json.loads, lines) if record["event"] == "running"]
+        used = [record["kit"] for record in map(json.loads, lines) if record["event"] == "running"]
         count += len(used) - len(set(used))
     return count
 
@@ -118,7 +118,7 @@ def main() -> int:
     result = {
         "asked": soak.asked, "answered": soak.answered, "seconds": round(elapsed, 1),
         "per_second": round(soak.answered / elapsed, 2), "lost": len(soak.lost), "wrong": soak.wrong,
-        "retries": soak.retries, "bundles_used_twice": double,
+        "retries": soak.retries, "kits_used_twice": double,
         "memory_growth": {role: round(value, 4) for role, value in growth.items()},
         "resident_kb": {role: series[-1][1] for role, series in samples.items() if series},
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autorep.errors import HandshakeError, PeerAbort
-from autorep.mpc.bundle import verify
+from autorep.mpc.kit import verify
 from autorep.mpc.transport import MemoryTransport, handshake, memory_pair
 from autorep.program.files import program_hash, split
 from autorep.program.ir import Program
@@ -51,12 +51,12 @@ class Server:
 
 @pytest.fixture(scope="module")
 def archive(program: Program, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("bundle")
+    folder = tmp_path_factory.mktemp("kit")
     split(program, folder)
     return ServedModel.load(folder, 0).archive()
 
 
-def test_both_servers_of_a_pair_get_matching_bundles(program: Program, archive: bytes) -> None:
+def test_both_servers_of_a_pair_get_matching_kits(program: Program, archive: bytes) -> None:
     service, digest = DealerService(None), program_hash(program)
     leader, follower = Server(service, "party0"), Server(service, "party1")
     masks = leader.register(0, digest, archive), follower.register(1, digest, archive)
@@ -66,18 +66,18 @@ def test_both_servers_of_a_pair_get_matching_bundles(program: Program, archive: 
         assert "party 1 is not connected" in answer["reason"]
     first = []
     for _ in range(answer["coming"]):
-        name = receive_message(leader.link)["bundle"]
-        header = verify(leader.link.receive("bundle"))
-        assert (header.bundle_id.hex(), header.party) == (name, 0)
+        name = receive_message(leader.link)["kit"]
+        header = verify(leader.link.receive("kit"))
+        assert (header.kit_id.hex(), header.party) == (name, 0)
         send_message(leader.link, {"stored": True})
         first.append(name)
     second = []
     while len(second) < 2:
-        if "bundle" in (message := receive_message(follower.link)):
-            header = verify(follower.link.receive("bundle"))
-            assert (header.bundle_id.hex(), header.party) == (message["bundle"], 1)
+        if "kit" in (message := receive_message(follower.link)):
+            header = verify(follower.link.receive("kit"))
+            assert (header.kit_id.hex(), header.party) == (message["kit"], 1)
             send_message(follower.link, {"stored": True})
-            second.append(message["bundle"])
+            second.append(message["kit"])
     assert first == second
     service.stopping.set()
     leader.close()

@@ -78,14 +78,14 @@ class Load:
         self._pool.shutdown()
         assert self.wrong == 0
         for role in ("party0", "party1"):
-            used = bundles_used(self._deployment, role)
-            assert len(used) == len(set(used)), f"{role} used a bundle twice"
+            used = kits_used(self._deployment, role)
+            assert len(used) == len(set(used)), f"{role} used a kit twice"
 
 
-def bundles_used(deployment: LocalDeployment, role: str) -> list[str]:
-    """Ids of all bundles a server ever ran a query with."""
+def kits_used(deployment: LocalDeployment, role: str) -> list[str]:
+    """Ids of all kits a server ever ran a query with."""
     lines = deployment.log(role).read_text().splitlines()
-    return [record["bundle"] for record in map(json.loads, lines) if record["event"] == "running"]
+    return [record["kit"] for record in map(json.loads, lines) if record["event"] == "running"]
 
 
 @pytest.mark.parametrize("role", ["party0", "party1"])
@@ -148,7 +148,7 @@ def test_full_disk_is_reported_and_survived(fragile: LocalDeployment, program: P
     with Load(fragile, program, clients=1) as load:
         folder.rename(moved)  # writing fails from now on, as on a full disk
         deadline = time.monotonic() + 100
-        while "bundle not stored" not in fragile.log("party1").read_text():
+        while "kit not stored" not in fragile.log("party1").read_text():
             assert time.monotonic() < deadline
             time.sleep(0.1)
         moved.rename(folder)
@@ -248,7 +248,7 @@ def test_store_on_a_disk_that_is_really_full(program: Program, tmp_path: Path) -
                 while file.write(bytes(4096)):
                     pass
             deadline = time.monotonic() + 100
-            while "bundle not stored" not in deployment.log("party0").read_text():
+            while "kit not stored" not in deployment.log("party0").read_text():
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             filler.unlink()

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from autorep.program.compile import compile_program
+from autorep.compiler.compile import compile_program
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 

@@ -16,8 +16,8 @@ from autorep._native import _core
 from autorep._native._core import get_threads, set_simd, set_threads, simd
 
 __all__ = [
-    "ConvPlan",
-    "MatmulPlan",
+    "PackedConv",
+    "PackedMatmul",
     "and_layer",
     "bit_planes",
     "dcf_eval",
@@ -73,7 +73,7 @@ def _pair(name: str, value: Pair, least: int) -> tuple[int, int]:
     return int(first), int(second)
 
 
-class ConvPlan:
+class PackedConv:
     """A convolution modulo 2**bits with a fixed weight, packed (and Winograd-transformed) once.
 
     weight is (O, C/groups, kh, kw); in_shape is (C, H, W) of one image. `run` takes batches (N, C, H, W) of any N.
@@ -106,7 +106,7 @@ class ConvPlan:
             raise ValueError(f"a {kernel} kernel (dilation {dilation}, padding {padding}) does not fit {in_shape}")
         if algorithm not in ("auto", "direct", "winograd"):
             raise ValueError(f"algorithm = {algorithm!r}: valid are 'auto', 'direct', 'winograd'")
-        self._plan = _core.ConvPlan(weight, channels, height, width, sides, groups, bits, algorithm)
+        self._plan = _core.PackedConv(weight, channels, height, width, sides, groups, bits, algorithm)
         self.in_shape = (channels, height, width)
         self.out_shape = (weight.shape[0], out[0], out[1])
         self.bits = bits
@@ -132,7 +132,7 @@ class ConvPlan:
         return out
 
 
-class MatmulPlan:
+class PackedMatmul:
     """A matrix product modulo 2**bits with a fixed weight (O, F): x (N, F) -> (N, O)."""
 
     def __init__(self, weight: Words, bits: int = 64) -> None:
@@ -140,7 +140,7 @@ class MatmulPlan:
         outputs, features = weight.shape
         self._features, self._outputs = features, outputs
         # A 1x1 convolution over a single pixel; the batch takes the role of the pixels.
-        self._plan = ConvPlan(weight.reshape(outputs, features, 1, 1), (features, 1, 1), bits=bits)
+        self._plan = PackedConv(weight.reshape(outputs, features, 1, 1), (features, 1, 1), bits=bits)
 
     @property
     def packed_bytes(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from autorep.bench.worker import LINKS
 from autorep.errors import BudgetError
-from autorep.mpc.bundle import DIGEST_BYTES, HEADER_BYTES
+from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES
 from autorep.mpc.plan import ComparisonName, items, multiplications, rounds
 from autorep.mpc.transport import FRAME_OVERHEAD
 from autorep.program.ir import Activation, MaxPool, Op, Program
@@ -72,7 +72,7 @@ class Cost:
         return sum(layer.online_bytes for layer in self.layers)
 
     def offline_bytes(self, party: int) -> int:
-        """One bundle on disk or on the dealer's link: header and digest included."""
+        """One kit on disk or on the dealer's link: header and digest included."""
         return HEADER_BYTES + DIGEST_BYTES + sum(layer.offline_bytes[party] for layer in self.layers)
 
     @property
@@ -162,7 +162,7 @@ def sketch(
 
     from autorep import models
     from autorep.bench.networks import KINDS, spread_
-    from autorep.program.compile import sketch_program
+    from autorep.compiler.compile import sketch_program
     from autorep.replacement import replace_activations_
 
     spec = models.spec(network)

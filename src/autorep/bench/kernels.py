@@ -153,7 +153,7 @@ def _convolution(
 ) -> dict[str, Any]:
     """The limit: the multiplications that the algorithm makes, or reading its packed weight once."""
     padding = weight.shape[2] // 2
-    plan = _native.ConvPlan(weight, x.shape[1:], (stride, stride), (padding, padding), bits=bits, algorithm=algorithm)
+    plan = _native.PackedConv(weight, x.shape[1:], (stride, stride), (padding, padding), bits=bits, algorithm=algorithm)
     out = plan.run(x)
     work = weight[0].size * out.size
     saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(plan.algorithm, (1.0, 0))

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from autorep import models
+from autorep.compiler.compile import compile_program
 from autorep.errors import BudgetError, ConfigError
-from autorep.program.compile import compile_program
 from autorep.program.ir import Activation, Program
 from autorep.replacement import replace_activations_
 from autorep.replacement.api import Replacement

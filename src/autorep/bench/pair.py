@@ -29,9 +29,9 @@ class Query:
     Attributes:
         logits: the client's answer.
         seconds: from the client's shares leaving to the shares of the answer being back.
-        dealer_seconds: making both bundles and writing them to files.
+        dealer_seconds: making both kits and writing them to files.
         prepare_seconds: the slower party's own part of the offline phase.
-        offline_bytes: of both bundles.
+        offline_bytes: of both kits.
         parties: what each party process measured (see `worker`).
     """
 
@@ -103,7 +103,7 @@ class Pair:
     def query(self, images: np.ndarray) -> Query:
         """One private inference of a batch, offline phase included, each phase timed apart."""
         assert self._processes is not None
-        paths = [Path(self._folder.name) / f"bundle{party}" for party in (0, 1)]
+        paths = [Path(self._folder.name) / f"kit{party}" for party in (0, 1)]
         started = time.perf_counter()
         with paths[0].open("wb") as sink0, paths[1].open("wb") as sink1:
             self.dealer.deal_to((sink0, sink1), len(images))

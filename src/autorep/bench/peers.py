@@ -27,7 +27,7 @@ NOTES = (
     "(TLS 1.3); CrypTen gets public coefficients and a plain link.",
     "CrypTen makes its triples in line, from generators that both parties know (its default provider): its seconds "
     'contain that, and are what a user of it waits for. Ours are made ahead by a dealer; the rows "with dealer" '
-    "add making both bundles and both parties' preparation to the online seconds. "
+    "add making both kits and both parties' preparation to the online seconds. "
     "Once per model ours also opens the masked weights.",
     "A kept ReLU is compared by distributed comparison functions (no rounds of its own, 1.3 kB prepared ahead), or by "
     "bits (more rounds, far less prepared ahead): the first is for links with a delay, the second for a local network.",

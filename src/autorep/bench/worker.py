@@ -3,7 +3,7 @@
 It never imports torch, links to the other party over TCP with TLS 1.3, and answers the benchmark's messages:
 
     {"do": "start", …}              load the program and its shares, connect, open the weights
-    {"do": "prepare", "path": …}    turn a bundle, a file, into a prepared query
+    {"do": "prepare", "path": …}    turn a kit, a file, into a prepared query
     {"do": "run"} + share           one online pass; answers with this party's share of the logits
     {"do": "stop"}
 """
@@ -113,12 +113,12 @@ class Worker:
         return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
 
     def _prepare(self, path: Path) -> None:
-        """The bundle is mapped, not read, and its name removed, as the store does."""
+        """The kit is mapped, not read, and its name removed, as the store does."""
         with path.open("rb") as file:
-            bundle = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            kit = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         path.unlink()
         started = time.perf_counter()
-        self.query = self.party.prepare(bundle)
+        self.query = self.party.prepare(kit)
         channel.send(self._control, {"seconds": time.perf_counter() - started})
 
     def _run(self, share: bytes) -> None:

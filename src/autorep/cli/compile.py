@@ -33,7 +33,7 @@ class Check:
     """Also write the result as JSON to this file; - prints JSON only."""
 
     def run(self) -> int:
-        from autorep.program.compile import check
+        from autorep.compiler.compile import check
 
         network, example = _network(self.model, self.input_shape)
         problems = check(network, example)
@@ -72,7 +72,7 @@ class Compile:
 
     def run(self) -> int:
         from autorep import zoo
-        from autorep.program.compile import compile_program
+        from autorep.compiler.compile import compile_program
         from autorep.program.files import program_hash, save, split
 
         saved = zoo.load(self.model)

@@ -62,7 +62,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     import torch
 
     from autorep import data, training
-    from autorep.program.compile import compile_program
+    from autorep.compiler.compile import compile_program
     from autorep.program.files import save
     from autorep.report.agreement import agreement, rounding_error
     from autorep.report.demo_page import write_demo_page
@@ -180,7 +180,7 @@ def _say(step: int, text: str) -> None:
 
 @contextlib.contextmanager
 def _progress_of(folder: Path, count: int) -> Iterator[None]:
-    """A bar that follows the bundles arriving in the servers' stores."""
+    """A bar that follows the kits arriving in the servers' stores."""
     from tqdm import tqdm
 
     done = threading.Event()

@@ -202,7 +202,7 @@ def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str]
     if (Path(model) / "manifest.json").exists():
         program = load_program(model)
         return program, *load_images(paths, program.input.shape)
-    from autorep.program.compile import compile_program
+    from autorep.compiler.compile import compile_program
     from autorep.zoo import load as load_model
 
     saved = load_model(model)

@@ -156,9 +156,9 @@ class Serve:
     lanes: int = 2
     """Queries in flight at the same time."""
     ready: int = 4
-    """Bundles prepared in memory ahead of queries."""
+    """Kits prepared in memory ahead of queries."""
     ahead: int = 32
-    """Bundles kept on disk."""
+    """Kits kept on disk."""
     queue: int = 64
     """Queries that may wait."""
     per_client: int = 32

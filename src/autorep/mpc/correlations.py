@@ -1,6 +1,6 @@
 """Tapes of correlated randomness: the dealer writes one, each party reads its own, tensor by tensor, each once.
 
-A label names one tensor. Its share is expanded from a seed, or stands in the bundle; the plan says which.
+A label names one tensor. Its share is expanded from a seed, or stands in the kit; the plan says which.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from autorep import _native
 from autorep.errors import MaterialError
-from autorep.mpc.bundle import HEADER_BYTES, BundleWriter
+from autorep.mpc.kit import HEADER_BYTES, KitWriter
 from autorep.mpc.plan import Item
 from autorep.mpc.prg import stream
 from autorep.mpc.ring import reduce
@@ -18,7 +18,7 @@ from autorep.mpc.ring import reduce
 class DealerTape:
     """The dealer's side: knows both seeds, writes what each party cannot expand by itself."""
 
-    def __init__(self, items: list[Item], seeds: tuple[bytes, bytes], writers: tuple[BundleWriter, BundleWriter]):
+    def __init__(self, items: list[Item], seeds: tuple[bytes, bytes], writers: tuple[KitWriter, KitWriter]):
         self._items = {item.label: item for item in items}
         self._written = iter([item.label for item in items if item.kind != "mask"])
         self._seeds, self._writers = seeds, writers
@@ -67,10 +67,10 @@ class DealerTape:
 class PartyTape:
     """A party's side: its own share of every tensor, each readable once."""
 
-    def __init__(self, items: list[Item], party: int, seed: bytes, bundle: bytes | memoryview) -> None:
+    def __init__(self, items: list[Item], party: int, seed: bytes, kit: bytes | memoryview) -> None:
         self._items = {item.label: item for item in items}
         self._party, self._seed = party, seed
-        self._bundle = np.frombuffer(bundle, np.uint8)
+        self._kit = np.frombuffer(kit, np.uint8)
         self._offsets: dict[str, int] = {}
         offset = HEADER_BYTES
         for item in items:
@@ -109,4 +109,4 @@ class PartyTape:
 
     def _section(self, item: Item) -> np.ndarray:
         start = self._offsets[item.label]
-        return self._bundle[start : start + item.bytes_to(self._party)]
+        return self._kit[start : start + item.bytes_to(self._party)]

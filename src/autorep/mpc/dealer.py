@@ -1,7 +1,7 @@
 """The dealer: makes correlated randomness ahead of time, for inferences whose data it never sees.
 
 It knows the program's public part and two seeds per model; per query it draws a seed for each party, walks the
-program once, and writes two bundles: almost only a seed and the comparison keys for P0, the differences too for P1.
+program once, and writes two kits: almost only a seed and the comparison keys for P0, the differences too for P1.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from autorep.errors import MaterialError
 from autorep.mpc import activation, linear, maxpool, product, requantize
-from autorep.mpc.bundle import DIGEST_BYTES, HEADER_BYTES, BundleWriter, Header
 from autorep.mpc.correlations import DealerTape
+from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, Header, KitWriter
 from autorep.mpc.plan import ComparisonName, program_items
 from autorep.mpc.prg import fresh_seed, stream
 from autorep.program import ir
@@ -33,10 +33,10 @@ class ModelMasks:
 
 @dataclass(frozen=True)
 class Dealt:
-    """The two bundles of one query, in memory."""
+    """The two kits of one query, in memory."""
 
-    bundle_id: bytes
-    bundles: tuple[bytes, bytes] = field(repr=False)
+    kit_id: bytes
+    kits: tuple[bytes, bytes] = field(repr=False)
 
 
 def weight_mask(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
@@ -45,7 +45,7 @@ def weight_mask(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
 
 
 class Dealer:
-    """Deals bundles for one program and one set of model masks."""
+    """Deals kits for one program and one set of model masks."""
 
     def __init__(
         self, program: ir.Program, masks: ModelMasks | None = None, comparison: ComparisonName = "dcf"
@@ -71,14 +71,14 @@ class Dealer:
         return weight_mask(seed0, label, shape) + weight_mask(seed1, label, shape)
 
     def deal(self, batch: int = 1) -> Dealt:
-        """Two bundles for one query of `batch` images, in memory."""
-        sizes = self.bundle_bytes(batch)
+        """Two kits for one query of `batch` images, in memory."""
+        sizes = self.kit_bytes(batch)
         sinks = io.BytesIO(bytes(sizes[0])), io.BytesIO(bytes(sizes[1]))  # at their final size: growing would copy
-        bundle_id = self.deal_to(sinks, batch)
-        return Dealt(bundle_id, (sinks[0].getvalue(), sinks[1].getvalue()))
+        kit_id = self.deal_to(sinks, batch)
+        return Dealt(kit_id, (sinks[0].getvalue(), sinks[1].getvalue()))
 
-    def bundle_bytes(self, batch: int = 1) -> tuple[int, int]:
-        """Sizes of the two parties' bundles."""
+    def kit_bytes(self, batch: int = 1) -> tuple[int, int]:
+        """Sizes of the two parties' kits."""
         items = program_items(self.program, batch, self.comparison)
         body0, body1 = (sum(item.bytes_to(party) for item in items) for party in (0, 1))
         return body0 + HEADER_BYTES + DIGEST_BYTES, body1 + HEADER_BYTES + DIGEST_BYTES
@@ -86,25 +86,23 @@ class Dealer:
     def deal_to(
         self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
     ) -> bytes:
-        """Write the two bundles of one query to binary files, layer by layer; returns the bundle id.
+        """Write the two kits of one query to binary files, layer by layer; returns the kit id.
 
         `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
         """
         if batch < 1:
             raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
-        seeds, bundle_id = seeds or (fresh_seed(), fresh_seed()), secrets.token_bytes(16)
-        items, sizes = program_items(self.program, batch, self.comparison), self.bundle_bytes(batch)
+        seeds, kit_id = seeds or (fresh_seed(), fresh_seed()), secrets.token_bytes(16)
+        items, sizes = program_items(self.program, batch, self.comparison), self.kit_bytes(batch)
         writers = []
         for party in (0, 1):
             body = sizes[party] - HEADER_BYTES - DIGEST_BYTES
-            header = Header(
-                party, self.comparison, batch, bundle_id, self._hash, self.masks.mask_id, seeds[party], body
-            )
-            writers.append(BundleWriter(sinks[party], header))
+            header = Header(party, self.comparison, batch, kit_id, self._hash, self.masks.mask_id, seeds[party], body)
+            writers.append(KitWriter(sinks[party], header))
         self._walk(DealerTape(items, seeds, (writers[0], writers[1])), batch)
         for writer in writers:
             writer.finish()
-        return bundle_id
+        return kit_id
 
     def _walk(self, tape: DealerTape, batch: int) -> None:
         """Every operation's correlations, carrying each wire's mask to those that read it."""

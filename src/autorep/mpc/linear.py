@@ -35,11 +35,13 @@ class RingKernel:
 
     def __init__(self, op: LinearOp, in_shape: ir.Shape, weight: np.ndarray) -> None:
         self._op = op
-        self._plan: _native.ConvPlan | _native.MatmulPlan | None = None
+        self._plan: _native.PackedConv | _native.PackedMatmul | None = None
         if isinstance(op, ir.Conv):
-            self._plan = _native.ConvPlan(weight, in_shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits)
+            self._plan = _native.PackedConv(
+                weight, in_shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits
+            )
         elif isinstance(op, ir.Linear):
-            self._plan = _native.MatmulPlan(weight, bits=op.bits)
+            self._plan = _native.PackedMatmul(weight, bits=op.bits)
         else:
             self._vector = channel_view(weight, op.shape)
 

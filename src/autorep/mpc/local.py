@@ -76,12 +76,12 @@ class LocalPair:
 
     def run(self, x: np.ndarray, trace: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Logits of a batch; `trace` receives every operation's value in clear."""
-        bundles = self.dealer.deal(len(x)).bundles
+        kits = self.dealer.deal(len(x)).kits
         inputs = share_input(self.program, x)
         traces: list[dict[str, np.ndarray]] = [{}, {}]
 
         def one(i: int) -> np.ndarray:
-            query = self.parties[i].prepare(bundles[i], traced=trace is not None)
+            query = self.parties[i].prepare(kits[i], traced=trace is not None)
             return self.parties[i].run(self._links[i], query, inputs[i], traces[i] if trace is not None else None)
 
         answer = join_output(self.program, *self._both(one))

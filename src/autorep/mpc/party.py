@@ -3,7 +3,7 @@
 Three calls, in the order of their lives:
 
 * `setup`, once per model: the weights are opened under the dealer's masks (F = W + B) and packed for the kernels.
-* `prepare`, once per query and ahead of it, alone: the bundle becomes U, P, Q, masks and comparison keys.
+* `prepare`, once per query and ahead of it, alone: the kit becomes U, P, Q, masks and comparison keys.
 * `run`, when the image arrives: one pass over the program. A **wire** is an array both parties know; a **sum** is this
   party's additive share. Rounds and bytes are those of `plan.rounds`, no more.
 
@@ -22,9 +22,9 @@ import numpy as np
 from autorep import _native
 from autorep.errors import CheckpointError, MaterialError, ProtocolError
 from autorep.mpc import activation, linear, maxpool, product, requantize
-from autorep.mpc.bundle import read_header
 from autorep.mpc.correlations import PartyTape
 from autorep.mpc.dealer import rearrange, weight_mask
+from autorep.mpc.kit import read_header
 from autorep.mpc.online import Exchange
 from autorep.mpc.plan import ComparisonName, program_items
 from autorep.mpc.ring import U64, reduce, shift_left
@@ -43,7 +43,7 @@ class PreparedQuery:
         seconds: operation name -> time of the online step, filled by `run`.
     """
 
-    bundle_id: bytes
+    kit_id: bytes
     batch: int
     offline: dict[str, Any] = field(repr=False)
     masks: dict[str, np.ndarray] = field(repr=False)
@@ -114,12 +114,12 @@ class Party:
 
     # ------------------------------------------------------------------ once per query, ahead of it
 
-    def prepare(self, bundle: bytes | memoryview, traced: bool = False) -> PreparedQuery:
+    def prepare(self, kit: bytes | memoryview, traced: bool = False) -> PreparedQuery:
         """The offline part: no communication, about as much work as the query itself.
 
         A `traced` query keeps every mask, so that `run` can record shares of all intermediate values.
         """
-        header = read_header(bundle)
+        header = read_header(kit)
         if self._mask_id is None:
             raise ProtocolError("prepare: the weights are not opened yet; call setup first")
         for found, due, what in (
@@ -130,11 +130,11 @@ class Party:
         ):
             if found != due:
                 raise MaterialError(
-                    f"bundle {header.bundle_id.hex()}: made for another {what} than this server's; prepare new bundles"
+                    f"kit {header.kit_id.hex()}: made for another {what} than this server's; prepare new kits"
                 )
         batch = header.batch
         items = program_items(self.program, batch, self.comparison)
-        tape = PartyTape(items, self.index, header.seed, bundle)
+        tape = PartyTape(items, self.index, header.seed, kit)
         offline: dict[str, Any] = {}
         rho: dict[str, np.ndarray] = {}
         for op in self.program.ops:
@@ -164,7 +164,7 @@ class Party:
                     rho[op.name] = rearrange(op, masks)
             offline[op.name] = step
         masks_read = {name: value for name, value in rho.items() if traced or name in self._read_as_shares}
-        return PreparedQuery(header.bundle_id, batch, offline, masks_read)
+        return PreparedQuery(header.kit_id, batch, offline, masks_read)
 
     def _coefficients(self, op: ir.Activation) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         if not op.quad_count:
@@ -186,7 +186,7 @@ class Party:
         `trace`, for debugging a model in one's own hands, receives this party's share of every operation's result.
         """
         if query.used:
-            raise MaterialError(f"query {query.bundle_id.hex()}: its randomness was used already; take a new bundle")
+            raise MaterialError(f"query {query.kit_id.hex()}: its randomness was used already; take a new kit")
         query.used = True
         expected = (query.batch, *self.program.input.shape)
         if input_share.shape != expected or input_share.dtype != np.uint64:

@@ -1,6 +1,6 @@
 """What one query sends and consumes, computed from the Program alone.
 
-Party, dealer and cost model all read this one description, so the ledger, the bundles and the estimate agree exactly.
+Party, dealer and cost model all read this one description, so the ledger, the kits and the estimate agree exactly.
 
 * A `Round` is one full-duplex exchange between the servers: a few packed tensors in one frame each way.
 * An `Item` is one tensor of correlated randomness. `mask`: each party expands its own share from its seed (nothing

@@ -1,11 +1,11 @@
-"""The store: bundles on disk, each usable once, whatever happens to the process or the machine.
+"""The store: kits on disk, each usable once, whatever happens to the process or the machine.
 
     DIR/incoming/<id>   being written
     DIR/ready/<id>      complete, checked, unused
     DIR/taken/<id>      taken out; never read again after a restart
 
-`take` moves a bundle from ready to taken, makes that durable (fsync of both folders), opens and unlinks it, makes that
-durable, and only then hands out its bytes. A crash before the first fsync leaves the bundle unused, because nothing of
+`take` moves a kit from ready to taken, makes that durable (fsync of both folders), opens and unlinks it, makes that
+durable, and only then hands out its bytes. A crash before the first fsync leaves the kit unused, because nothing of
 it was read; a crash after it leaves at most a file in taken, which opening the store removes.
 """
 
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autorep.errors import MaterialError
-from autorep.mpc.bundle import DIGEST_BYTES, Header, read_header, verify
+from autorep.mpc.kit import DIGEST_BYTES, Header, read_header, verify
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Store:
-    """Single-use bundles of one party for one program."""
+    """Single-use kits of one party for one program."""
 
     def __init__(self, folder: str | Path, program_hash: bytes) -> None:
         self.folder, self._program_hash = Path(folder), program_hash
@@ -41,7 +41,7 @@ class Store:
         return sum(1 for _ in self._ready.iterdir())
 
     def ids(self) -> list[bytes]:
-        """Ids of the unused bundles, oldest first."""
+        """Ids of the unused kits, oldest first."""
         entries = []
         for path in self._ready.iterdir():
             try:
@@ -50,56 +50,56 @@ class Store:
                 continue
         return [bytes.fromhex(name) for _, name in sorted(entries) if _ID.fullmatch(name)]
 
-    def put(self, bundle_id: bytes, data: bytes | memoryview) -> None:
-        """Store a complete bundle durably."""
-        with self.incoming(bundle_id) as sink:
+    def put(self, kit_id: bytes, data: bytes | memoryview) -> None:
+        """Store a complete kit durably."""
+        with self.incoming(kit_id) as sink:
             sink.write(data)
 
     @contextmanager
-    def incoming(self, bundle_id: bytes) -> Iterator[BinaryIO]:
-        """A file to write a bundle to; on leaving it is checked, made durable and becomes ready.
+    def incoming(self, kit_id: bytes) -> Iterator[BinaryIO]:
+        """A file to write a kit to; on leaving it is checked, made durable and becomes ready.
 
-        A disk that is full, a broken transfer or a bad bundle leave nothing behind.
+        A disk that is full, a broken transfer or a bad kit leave nothing behind.
         """
-        path = self._incoming / bundle_id.hex()
+        path = self._incoming / kit_id.hex()
         try:
             with open(path, "xb", opener=_private) as sink:
                 yield sink
                 sink.flush()
                 os.fsync(sink.fileno())
-            self._check(path, bundle_id)
+            self._check(path, kit_id)
             os.link(path, self._ready / path.name)  # refuses to overwrite
         except FileExistsError:
-            raise MaterialError(f"store {self.folder}: bundle {bundle_id.hex()} is here already") from None
+            raise MaterialError(f"store {self.folder}: kit {kit_id.hex()} is here already") from None
         except OSError as error:
             raise MaterialError(
-                f"store {self.folder}: cannot write bundle {bundle_id.hex()}: {error.strerror}; free some space"
+                f"store {self.folder}: cannot write kit {kit_id.hex()}: {error.strerror}; free some space"
             ) from error
         finally:
             path.unlink(missing_ok=True)
         _sync_folder(self._ready)
 
-    def _check(self, path: Path, bundle_id: bytes) -> None:
+    def _check(self, path: Path, kit_id: bytes) -> None:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size <= DIGEST_BYTES:
-                raise MaterialError(f"bundle {bundle_id.hex()}: the file is empty; transfer it again")
+                raise MaterialError(f"kit {kit_id.hex()}: the file is empty; transfer it again")
             header = verify(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-        self._check_header(header, bundle_id)
+        self._check_header(header, kit_id)
 
-    def _check_header(self, header: Header, bundle_id: bytes) -> None:
-        if header.bundle_id != bundle_id:
-            raise MaterialError(f"bundle {bundle_id.hex()}: its header names {header.bundle_id.hex()}")
+    def _check_header(self, header: Header, kit_id: bytes) -> None:
+        if header.kit_id != kit_id:
+            raise MaterialError(f"kit {kit_id.hex()}: its header names {header.kit_id.hex()}")
         if header.program_hash != self._program_hash:
-            raise MaterialError(f"bundle {bundle_id.hex()}: made for another program than this store's")
+            raise MaterialError(f"kit {kit_id.hex()}: made for another program than this store's")
 
-    def take(self, bundle_id: bytes) -> memoryview:
-        """Take a bundle out for good and return its bytes (a map of the unlinked file, not a copy)."""
-        source, target = self._ready / bundle_id.hex(), self._taken / bundle_id.hex()
+    def take(self, kit_id: bytes) -> memoryview:
+        """Take a kit out for good and return its bytes (a map of the unlinked file, not a copy)."""
+        source, target = self._ready / kit_id.hex(), self._taken / kit_id.hex()
         try:
             os.rename(source, target)
         except FileNotFoundError:
             raise MaterialError(
-                f"store {self.folder}: no unused bundle {bundle_id.hex()} ({len(self)} others left)"
+                f"store {self.folder}: no unused kit {kit_id.hex()} ({len(self)} others left)"
             ) from None
         _sync_folder(self._ready)
         _sync_folder(self._taken)
@@ -107,12 +107,12 @@ class Store:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         target.unlink()
         _sync_folder(self._taken)
-        self._check_header(read_header(data), bundle_id)
+        self._check_header(read_header(data), kit_id)
         return data
 
-    def discard(self, bundle_id: bytes) -> None:
-        """Delete an unused bundle, for example one the other party does not have."""
-        (self._ready / bundle_id.hex()).unlink(missing_ok=True)
+    def discard(self, kit_id: bytes) -> None:
+        """Delete an unused kit, for example one the other party does not have."""
+        (self._ready / kit_id.hex()).unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from autorep._native import ConvPlan, MatmulPlan
+from autorep._native import PackedConv, PackedMatmul
 from autorep.program.execute import Observe, check_input, execute, in_chunks
 from autorep.program.floating import per_channel
 from autorep.program.ir import (
@@ -114,12 +114,14 @@ class FixedProgram:
 
         return execute(self._program.ops, _reduce(encode(x, first.frac), first.bits), apply, observe)
 
-    def _plan(self, op: Conv | Linear) -> ConvPlan | MatmulPlan:
+    def _plan(self, op: Conv | Linear) -> PackedConv | PackedMatmul:
         weight = self._parameters[f"{op.name}.weight"]
         if isinstance(op, Linear):
-            return MatmulPlan(weight, bits=op.bits)
+            return PackedMatmul(weight, bits=op.bits)
         channels, rows, columns = self._program[op.inputs[0]].shape
-        return ConvPlan(weight, (channels, rows, columns), op.stride, op.padding, op.dilation, op.groups, bits=op.bits)
+        return PackedConv(
+            weight, (channels, rows, columns), op.stride, op.padding, op.dilation, op.groups, bits=op.bits
+        )
 
     def _apply(self, op: Op, inputs: list[np.ndarray], rounding: Rounding) -> np.ndarray:
         x = inputs[0]

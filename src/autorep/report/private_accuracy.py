@@ -15,9 +15,9 @@ from tqdm import tqdm
 from autorep import data, zoo
 from autorep.bench.record import RESULTS, load, record
 from autorep.cli.output import emit, table
+from autorep.compiler.compile import compile_program
 from autorep.errors import ConfigError
 from autorep.mpc.local import LocalPair
-from autorep.program.compile import compile_program
 from autorep.program.ir import Program
 from autorep.report.agreement import agreement, rounding_error
 from autorep.training.saved import SavedModel

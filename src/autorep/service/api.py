@@ -198,9 +198,9 @@ class Api:
         states = {}
         for name, session in self._sessions.items():
             problems = dict(session.problems)
-            if not problems and not session.bundles_ready():
-                problems["material"] = "no bundle is prepared; is the dealer running?"
-            states[name] = {"ready": not problems, "problems": problems, "bundles": session.bundles_ready()}
+            if not problems and not session.kits_ready():
+                problems["material"] = "no kit is prepared; is the dealer running?"
+            states[name] = {"ready": not problems, "problems": problems, "kits": session.kits_ready()}
         everything = all(state["ready"] for state in states.values())
         return JSONResponse({"ready": everything, "programs": states}, 200 if everything else 503)
 

@@ -1,7 +1,7 @@
 """The dealer as a service: correlated randomness for any number of server pairs, whose data it never sees.
 
 A pair is known by its name, its program and its comparison protocol. Its masks are kept in the state folder, so that
-a restarted dealer continues with the same ones and the bundles already delivered stay good.
+a restarted dealer continues with the same ones and the kits already delivered stay good.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class DealerService:
         return masks
 
     def _lead(self, transport: Transport, pair: _Pair) -> None:
-        """Party 0 asks for bundles; its own goes out first, the other one to party 1's thread."""
+        """Party 0 asks for kits; its own goes out first, the other one to party 1's thread."""
         while not self.stopping.is_set():
             wanted = min(int(receive_message(transport).get("deal", 0)), AT_ONCE)
             if wanted <= 0:
@@ -130,7 +130,7 @@ class DealerService:
             elif pair.follower is None:
                 send_message(transport, {"wait": 0.5, "reason": "party 1 is not connected to the dealer"})
             elif pair.outbox.qsize() > AT_ONCE:
-                send_message(transport, {"wait": 0.02, "reason": "party 1 has not taken the last bundles yet"})
+                send_message(transport, {"wait": 0.02, "reason": "party 1 has not taken the last kits yet"})
             else:
                 self._deal(transport, pair, wanted)
 
@@ -140,19 +140,19 @@ class DealerService:
         for _ in range(count):
             with pair.lock:
                 dealt = pair.dealer.deal(1)
-            name = dealt.bundle_id.hex()
-            send_message(transport, {"bundle": name})
-            transport.send("bundle", dealt.bundles[0])
-            halves.append((name, dealt.bundles[1]))
-        for name, bundle in halves:
+            name = dealt.kit_id.hex()
+            send_message(transport, {"kit": name})
+            transport.send("kit", dealt.kits[0])
+            halves.append((name, dealt.kits[1]))
+        for name, kit in halves:
             if receive_message(transport).get("stored"):
-                self._hand_over(pair, name, bundle)
+                self._hand_over(pair, name, kit)
 
-    def _hand_over(self, pair: _Pair, name: str, bundle: bytes) -> None:
+    def _hand_over(self, pair: _Pair, name: str, kit: bytes) -> None:
         try:
-            pair.outbox.put((name, bundle), timeout=1.0)
+            pair.outbox.put((name, kit), timeout=1.0)
         except queue.Full:
-            event("bundle thrown away", reason="party 1 does not take it", bundle=name)
+            event("kit thrown away", reason="party 1 does not take it", kit=name)
 
     def _follow(self, transport: Transport, pair: _Pair, alive_seconds: float) -> None:
         """Party 1 receives what party 0 asked for."""
@@ -161,12 +161,12 @@ class DealerService:
         try:
             while not self.stopping.is_set() and pair.follower is me:
                 try:
-                    name, bundle = pair.outbox.get(timeout=min(alive_seconds, _ALIVE_SECONDS))
+                    name, kit = pair.outbox.get(timeout=min(alive_seconds, _ALIVE_SECONDS))
                 except queue.Empty:
                     send_message(transport, {"alive": True})
                     continue
-                send_message(transport, {"bundle": name})
-                transport.send("bundle", bundle)
+                send_message(transport, {"kit": name})
+                transport.send("kit", kit)
                 if receive_message(transport).get("stored"):
                     self.dealt += 1
         finally:

@@ -1,6 +1,6 @@
-"""A server's link to the dealer: fetches masks once and bundles whenever the store runs low.
+"""A server's link to the dealer: fetches masks once and kits whenever the store runs low.
 
-Party 0 asks; the dealer hands it its bundle first and then pushes the other one to party 1. So whatever lies in party
+Party 0 asks; the dealer hands it its kit first and then pushes the other one to party 1. So whatever lies in party
 1's store lay in party 0's before it.
 """
 
@@ -17,7 +17,7 @@ from autorep.service.messages import receive_message, send_message
 from autorep.service.session import Masks, Session
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
-AT_ONCE = 4  # bundles per request: the dealer makes the next while this server stores the last
+AT_ONCE = 4  # kits per request: the dealer makes the next while this server stores the last
 DEALER_HELLO = {"service": "dealer"}
 
 
@@ -85,14 +85,14 @@ class DealerLink(threading.Thread):
                 self._take_push(transport)
 
     def _ask(self, transport: Transport) -> None:
-        """Party 0: a few bundles when the store is low, else a sign of life now and then."""
+        """Party 0: a few kits when the store is low, else a sign of life now and then."""
         session = self._session
         missing = session.settings.ahead - len(session.store)
         send_message(transport, {"deal": max(0, min(missing, AT_ONCE))})
         answer = receive_message(transport)
         for _ in range(int(answer.get("coming", 0))):
-            name = str(receive_message(transport).get("bundle"))
-            stored = session.put(name, transport.receive("bundle"))
+            name = str(receive_message(transport).get("kit"))
+            stored = session.put(name, transport.receive("kit"))
             send_message(transport, {"stored": stored})
             if not stored:
                 session.stopping.wait(1.0)  # a full disk does not empty itself at once
@@ -105,8 +105,8 @@ class DealerLink(threading.Thread):
     def _take_push(self, transport: Transport) -> None:
         """Party 1: wait for what the dealer sends."""
         message = receive_message(transport)
-        if "bundle" in message:
-            stored = self._session.put(str(message["bundle"]), transport.receive("bundle"))
+        if "kit" in message:
+            stored = self._session.put(str(message["kit"]), transport.receive("kit"))
             send_message(transport, {"stored": stored})
         elif "alive" in message:
             self._session.call(self._session.supply_idle)

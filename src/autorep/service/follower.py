@@ -173,15 +173,15 @@ class Follower(Session):
             message = receive_message(transport)
             if "query" not in message:
                 continue
-            key, bundle_id = str(message["query"]), str(message.get("bundle"))
-            query, prepared = self.waiting.pop(key, None), self._prepared.pop(bundle_id, None)
+            key, kit_id = str(message["query"]), str(message.get("kit"))
+            query, prepared = self.waiting.pop(key, None), self._prepared.pop(kit_id, None)
             if query is None or prepared is None:
-                transport.abort("party 1 does not have this query or bundle")
+                transport.abort("party 1 does not have this query or kit")
                 if query is not None:
                     self.call(self._resolve, query, QueryFailure(502, "the servers lost step; ask again"))
-                raise ProtocolError(f"party 0 asked for query {key} with a bundle that is not both here")
+                raise ProtocolError(f"party 0 asked for query {key} with a kit that is not both here")
             self.running[key] = query
-            event("running", query=key, bundle=bundle_id)
+            event("running", query=key, kit=kit_id)
             self._run(transport, query, *prepared)
 
     def _run(self, transport: Transport, query: Query, prepared: PreparedQuery, offline_bytes: int) -> None:
@@ -217,25 +217,25 @@ class Follower(Session):
     def _command(self, epoch: _Epoch, command: dict[str, Any]) -> None:
         """One decision of party 0."""
         match command:
-            case {"prepare": str(bundle_id)}:
-                self._begin_prepare(bundle_id, lambda name, result: self._own_prepared(epoch, name, result))
-            case {"forget": str(bundle_id)}:
-                self._prepared.pop(bundle_id, None)
-            case {"discard": list(bundle_ids)}:
-                for bundle_id in bundle_ids:
-                    self.store.discard(bytes.fromhex(str(bundle_id)))
+            case {"prepare": str(kit_id)}:
+                self._begin_prepare(kit_id, lambda name, result: self._own_prepared(epoch, name, result))
+            case {"forget": str(kit_id)}:
+                self._prepared.pop(kit_id, None)
+            case {"discard": list(kit_ids)}:
+                for kit_id in kit_ids:
+                    self.store.discard(bytes.fromhex(str(kit_id)))
                 self.metrics.stored.set(len(self.store))
             case {"drop": str(key), "status": int(status), "message": str(message)}:
                 if (query := self.waiting.get(key)) is not None:
                     self._resolve(query, QueryFailure(status, message, 1 if status == 503 else None))
 
-    def _own_prepared(self, epoch: _Epoch, bundle_id: str, result: Any) -> None:
+    def _own_prepared(self, epoch: _Epoch, kit_id: str, result: Any) -> None:
         if isinstance(result, AutorepError) or epoch.over:
-            epoch.notes.put({"missing": bundle_id})
+            epoch.notes.put({"missing": kit_id})
             return
-        self._prepared[bundle_id] = result
+        self._prepared[kit_id] = result
         self.metrics.ready.set(len(self._prepared))
-        epoch.notes.put({"prepared": bundle_id})
+        epoch.notes.put({"prepared": kit_id})
 
     def _arrived(self, query: Query) -> None:
         self._epoch.notes.put({"arrived": query.key})
@@ -243,14 +243,14 @@ class Follower(Session):
     def _abandoned(self, query: Query) -> None:
         self._epoch.notes.put({"gone": query.key})
 
-    def _stored(self, bundle_ids: list[str]) -> None:
-        self._epoch.notes.put({"stored": bundle_ids})
+    def _stored(self, kit_ids: list[str]) -> None:
+        self._epoch.notes.put({"stored": kit_ids})
 
     def supply_idle(self) -> None:
         self._report_store(self._epoch)
 
     def _report_store(self, epoch: _Epoch) -> None:
-        epoch.notes.put({"all_stored": [bundle_id.hex() for bundle_id in self.store.ids()]})
+        epoch.notes.put({"all_stored": [kit_id.hex() for kit_id in self.store.ids()]})
 
-    def bundles_ready(self) -> int:
+    def kits_ready(self) -> int:
         return len(self._prepared)

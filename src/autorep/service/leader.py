@@ -1,11 +1,11 @@
-"""Party 0's side of a session: matches halves, chooses bundles and lanes, tells party 1.
+"""Party 0's side of a session: matches halves, chooses kits and lanes, tells party 1.
 
 Links, all opened by party 1 under one random `epoch`, each served by one thread here:
 
     setup      opens the weights under the dealer's masks, when either side has not done so
-    commands   party 0 → 1: prepare a bundle, drop a query
-    notes      party 1 → 0: bundles stored, prepared or missing; halves arrived or gone
-    lane i     one query after another: a message that names query and bundle, then the protocol itself
+    commands   party 0 → 1: prepare a kit, drop a query
+    notes      party 1 → 0: kits stored, prepared or missing; halves arrived or gone
+    lane i     one query after another: a message that names query and kit, then the protocol itself
 
 When commands or notes break, the epoch ends: everything that waits fails with 503, what was prepared is thrown away,
 and party 1 dials again.
@@ -34,7 +34,7 @@ _TICK = 0.25
 
 @dataclass
 class _Half:
-    """Progress of one bundle towards being ready at both servers."""
+    """Progress of one kit towards being ready at both servers."""
 
     own: tuple[PreparedQuery, int] | None = None
     peer: bool = False
@@ -43,7 +43,7 @@ class _Half:
 @dataclass(frozen=True)
 class _Job:
     query: Query
-    bundle_id: str
+    kit_id: str
     prepared: PreparedQuery = field(repr=False)
     offline_bytes: int
 
@@ -65,7 +65,7 @@ class Leader(Session):
         self._line: FairQueue[Query] = FairQueue()
         self._lanes: set[_Lane] = set()
         self._idle: deque[_Lane] = deque()
-        self._peer_bundles: set[str] = set()
+        self._peer_kits: set[str] = set()
         self._progress: dict[str, _Half] = {}
         self._ready: deque[tuple[str, PreparedQuery, int]] = deque()
         self._epoch: str | None = None
@@ -191,8 +191,8 @@ class Leader(Session):
 
     def _run(self, transport: Transport, job: _Job) -> Answer:
         assert self.party is not None
-        event("running", query=job.query.key, bundle=job.bundle_id)
-        send_message(transport, {"query": job.query.key, "bundle": job.bundle_id})
+        event("running", query=job.query.key, kit=job.kit_id)
+        send_message(transport, {"query": job.query.key, "kit": job.kit_id})
         transport.ledger = Ledger()
         started = time.perf_counter()
         share = self.party.run(transport, job.prepared, job.query.share)
@@ -210,7 +210,7 @@ class Leader(Session):
             event("peer lost", program=self.hash, reason=reason)
         self._problem("peer", f"not connected: {reason}")
         self._announced.clear()
-        self._peer_bundles.clear()
+        self._peer_kits.clear()
         self._progress.clear()
         self._ready.clear()
         self._idle.clear()
@@ -240,12 +240,12 @@ class Leader(Session):
             case {"all_stored": list(ids)}:
                 self._compare_stores({str(i) for i in ids})
             case {"stored": list(ids)}:
-                self._peer_bundles.update(map(str, ids))
+                self._peer_kits.update(map(str, ids))
                 self._refill()
-            case {"prepared": str(bundle_id)}:
-                self._step_ready(bundle_id, peer=True)
-            case {"missing": str(bundle_id)}:
-                self._progress.pop(bundle_id, None)
+            case {"prepared": str(kit_id)}:
+                self._step_ready(kit_id, peer=True)
+            case {"missing": str(kit_id)}:
+                self._progress.pop(kit_id, None)
                 self._refill()
             case {"arrived": str(key)}:
                 self._announced[key] = self._now()
@@ -256,17 +256,17 @@ class Leader(Session):
                 self._drop(key, QueryFailure(424, "the client withdrew the other half of this query"))
 
     def _compare_stores(self, theirs: set[str]) -> None:
-        """Both must hold a bundle; what only one holds is left over from a crash and is deleted."""
-        ours = {bundle_id.hex() for bundle_id in self.store.ids()}
+        """Both must hold a kit; what only one holds is left over from a crash and is deleted."""
+        ours = {kit_id.hex() for kit_id in self.store.ids()}
         theirs -= self._progress.keys()  # being taken out on both sides at this moment
-        self._peer_bundles = theirs & ours
+        self._peer_kits = theirs & ours
         orphans = theirs - ours
         if orphans:
             self._commands.put({"discard": sorted(orphans)})
-        for bundle_id in ours - theirs:
-            self.store.discard(bytes.fromhex(bundle_id))
+        for kit_id in ours - theirs:
+            self.store.discard(bytes.fromhex(kit_id))
         if orphans or ours - theirs:
-            event("bundles without a partner deleted", here=len(ours - theirs), there=len(orphans))
+            event("kits without a partner deleted", here=len(ours - theirs), there=len(orphans))
         self._count()
         self._refill()
 
@@ -287,20 +287,20 @@ class Leader(Session):
 
     def _admit(self, client: str) -> None:
         super()._admit(client)
-        if not (self._ready or self._progress or self._peer_bundles):
+        if not (self._ready or self._progress or self._peer_kits):
             raise QueryFailure(503, "no correlated randomness is left; the dealer must refill the stores", 1)
 
     def _dispatch(self) -> None:
-        """Start as many matched queries as there are idle lanes and ready bundles."""
+        """Start as many matched queries as there are idle lanes and ready kits."""
         while len(self._line) and self._idle and self._ready:
             query = self._line.pop()
             if query.key not in self.waiting:
                 continue  # dropped while it stood in line
             lane = self._idle.popleft()
-            bundle_id, prepared, offline_bytes = self._ready.popleft()
+            kit_id, prepared, offline_bytes = self._ready.popleft()
             self._announced.pop(query.key, None)
             self.running[query.key] = self.waiting.pop(query.key)
-            lane.jobs.put(_Job(query, bundle_id, prepared, offline_bytes))
+            lane.jobs.put(_Job(query, kit_id, prepared, offline_bytes))
         self._count()
         self._refill()
 
@@ -345,38 +345,38 @@ class Leader(Session):
 
     # ------------------------------------------------------------------ material
 
-    def _stored(self, bundle_ids: list[str]) -> None:
+    def _stored(self, kit_ids: list[str]) -> None:
         self._refill()
 
     def supply_idle(self) -> None:
         self._refill()
 
     def _refill(self) -> None:
-        """Start to prepare bundles that both servers hold, up to the number kept ready."""
-        while self._peer_bundles and len(self._ready) + len(self._progress) < self.settings.ready:
-            bundle_id = self._peer_bundles.pop()
-            self._progress[bundle_id] = _Half()
-            self._commands.put({"prepare": bundle_id})
-            self._begin_prepare(bundle_id, self._own_prepared)
+        """Start to prepare kits that both servers hold, up to the number kept ready."""
+        while self._peer_kits and len(self._ready) + len(self._progress) < self.settings.ready:
+            kit_id = self._peer_kits.pop()
+            self._progress[kit_id] = _Half()
+            self._commands.put({"prepare": kit_id})
+            self._begin_prepare(kit_id, self._own_prepared)
         self._count()
-        if len(self._peer_bundles) < self.settings.ahead:
+        if len(self._peer_kits) < self.settings.ahead:
             self.wanted.set()
 
-    def _own_prepared(self, bundle_id: str, result: Any) -> None:
+    def _own_prepared(self, kit_id: str, result: Any) -> None:
         if isinstance(result, AutorepError):
-            self._progress.pop(bundle_id, None)
-            self._commands.put({"forget": bundle_id})
+            self._progress.pop(kit_id, None)
+            self._commands.put({"forget": kit_id})
             return
-        self._step_ready(bundle_id, own=result)
+        self._step_ready(kit_id, own=result)
 
-    def _step_ready(self, bundle_id: str, own: tuple[PreparedQuery, int] | None = None, peer: bool = False) -> None:
-        half = self._progress.get(bundle_id)
+    def _step_ready(self, kit_id: str, own: tuple[PreparedQuery, int] | None = None, peer: bool = False) -> None:
+        half = self._progress.get(kit_id)
         if half is None:
             return  # of an epoch that ended
         half.own, half.peer = own or half.own, peer or half.peer
         if half.own is not None and half.peer:
-            del self._progress[bundle_id]
-            self._ready.append((bundle_id, *half.own))
+            del self._progress[kit_id]
+            self._ready.append((kit_id, *half.own))
             self._dispatch()
 
     def _count(self) -> None:
@@ -384,7 +384,7 @@ class Leader(Session):
         self.metrics.running.set(len(self.running))
         self.metrics.waiting.set(len(self.waiting))
 
-    def bundles_ready(self) -> int:
+    def kits_ready(self) -> int:
         return len(self._ready)
 
     def _now(self) -> float:

@@ -35,7 +35,7 @@ class LocalDeployment:
 
     Args:
         program: the model owner's Program, or the directory it was saved to.
-        prepare: bundles to have on disk before the deployment counts as ready.
+        prepare: kits to have on disk before the deployment counts as ready.
         lanes: queries in flight at the same time.
         options: further flags of `autorep serve`, the same for both servers.
         folder: where keys, stores and logs go; a temporary directory unless given.
@@ -118,7 +118,7 @@ class LocalDeployment:
             self._temporary.cleanup()
 
     def wait_ready(self, seconds: float = _START_SECONDS) -> None:
-        """Wait until both servers would answer a query and hold the bundles asked for."""
+        """Wait until both servers would answer a query and hold the kits asked for."""
         deadline = time.monotonic() + seconds
         state = "nothing answered yet"
         with httpx.Client(verify=authority(self.ca), timeout=5) as web:

@@ -25,8 +25,8 @@ class Metrics:
             "autorep_online_seconds", "Online time of a query", labels, buckets=_SECONDS, registry=registry
         )
         self.sent = Counter("autorep_sent_bytes", "Bytes sent to the peer online", labels, registry=registry)
-        self.stored = Gauge("autorep_stored_bundles", "Unused bundles on disk", labels, registry=registry)
-        self.ready = Gauge("autorep_ready_bundles", "Bundles prepared in memory", labels, registry=registry)
+        self.stored = Gauge("autorep_stored_kits", "Unused kits on disk", labels, registry=registry)
+        self.ready = Gauge("autorep_ready_kits", "Kits prepared in memory", labels, registry=registry)
         self.waiting = Gauge("autorep_waiting_queries", "Queries that wait", labels, registry=registry)
         self.running = Gauge("autorep_running_queries", "Queries in flight", labels, registry=registry)
         self.lanes = Gauge("autorep_lanes", "Lanes connected to the peer", labels, registry=registry)

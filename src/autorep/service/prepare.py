@@ -29,6 +29,6 @@ def prepare_stores(program: Program, out: Path, count: int, comparison: str = "d
     for _ in tqdm(range(count), desc="preparing", unit="inference", leave=False):
         dealt = dealer.deal(1)
         for party in (0, 1):
-            stores[party].put(dealt.bundle_id, dealt.bundles[party])
-            sizes[party] += len(dealt.bundles[party])
+            stores[party].put(dealt.kit_id, dealt.kits[party])
+            sizes[party] += len(dealt.kits[party])
     return sizes[0], sizes[1]

@@ -1,8 +1,8 @@
 """One program at one server: the queries that wait, the material they will use, and how each ends.
 
 A query has two halves, one at each server, under one id. Party 0 leads: it alone decides which query runs with which
-bundle on which lane, and which query is dropped; party 1 reports what arrived and follows. So the servers can never
-disagree about a bundle, and every bundle is used once.
+kit on which lane, and which query is dropped; party 1 reports what arrived and follows. So the servers can never
+disagree about a kit, and every kit is used once.
 
 The state here belongs to the event loop's thread. Links and computations run in threads of their own and come back
 through `call`.
@@ -43,8 +43,8 @@ class SessionSettings:
 
     Attributes:
         lanes: queries in flight at the same time.
-        ready: bundles prepared in memory ahead of queries.
-        ahead: bundles kept on disk.
+        ready: kits prepared in memory ahead of queries.
+        ahead: kits kept on disk.
         queue: queries that may wait at a server; per_client: of one client.
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
@@ -105,7 +105,7 @@ class Session(ABC):
     Args:
         program: its public part; program_hash: in hex; index: this party.
         load_shares: reads this party's shares of the parameters.
-        store_folder: where bundles and the mask seed of this program live.
+        store_folder: where kits and the mask seed of this program live.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Session(ABC):
         self.running: dict[str, Query] = {}
         self.problems: dict[str, str] = {"peer": "not connected yet"}
         self.stopping = threading.Event()
-        self.wanted = threading.Event()  # set when the store wants another bundle
+        self.wanted = threading.Event()  # set when the store wants another kit
         self._load_shares = load_shares
         self._seen = Recent(_REMEMBERED_IDS)
         self._preparer = ThreadPoolExecutor(2, "autorep-prepare", initializer=_step_back)
@@ -248,26 +248,26 @@ class Session(ABC):
     # ------------------------------------------------------------------ material
 
     def use_masks(self, masks: Masks) -> None:
-        """Adopt the dealer's masks; from a link's thread. Bundles made for other masks are worthless and deleted."""
+        """Adopt the dealer's masks; from a link's thread. Kits made for other masks are worthless and deleted."""
         if self.masks is not None and masks.mask_id == self.masks.mask_id:
             return
-        for bundle_id in self.store.ids():
-            self.store.discard(bundle_id)
+        for kit_id in self.store.ids():
+            self.store.discard(kit_id)
         write_masks(self.store.folder, masks)
         self.masks, self.party = masks, None
         self.metrics.stored.set(0)
         event("new model masks", program=self.hash, masks=masks.mask_id)
         self.drop_peer("the dealer gave new masks")
 
-    def put(self, bundle_id: str, data: memoryview) -> bool:
-        """Store a bundle; from a link's thread. False when the disk would not take it."""
+    def put(self, kit_id: str, data: memoryview) -> bool:
+        """Store a kit; from a link's thread. False when the disk would not take it."""
         try:
-            self.store.put(bytes.fromhex(bundle_id), data)
+            self.store.put(bytes.fromhex(kit_id), data)
         except AutorepError as error:
-            trouble("bundle not stored", error, program=self.hash, bundle=bundle_id)
+            trouble("kit not stored", error, program=self.hash, kit=kit_id)
             return False
         self.metrics.stored.set(len(self.store))
-        self.call(self._stored, [bundle_id])
+        self.call(self._stored, [kit_id])
         return True
 
     def open_weights(self, link: Transport, masks: Masks) -> Party:
@@ -276,36 +276,36 @@ class Session(ABC):
         party.setup(link, masks.seed, bytes.fromhex(masks.mask_id), long_lived=True)
         return party
 
-    def _prepare(self, party: Party, bundle_id: str) -> tuple[PreparedQuery, int]:
-        """Take a bundle out of the store for good and do its offline part; in the preparing thread."""
-        data = self.store.take(bytes.fromhex(bundle_id))
+    def _prepare(self, party: Party, kit_id: str) -> tuple[PreparedQuery, int]:
+        """Take a kit out of the store for good and do its offline part; in the preparing thread."""
+        data = self.store.take(bytes.fromhex(kit_id))
         self.metrics.stored.set(len(self.store))
         return party.prepare(data), len(data)
 
-    def _begin_prepare(self, bundle_id: str, done: Callable[[str, Any], None]) -> None:
-        """Prepare a bundle in its thread; `done` gets (bundle id, result or AutorepError) on the loop."""
+    def _begin_prepare(self, kit_id: str, done: Callable[[str, Any], None]) -> None:
+        """Prepare a kit in its thread; `done` gets (kit id, result or AutorepError) on the loop."""
         party = self.party
 
         def work() -> None:
             try:
                 if party is None:
                     raise MaterialError("the weights are not opened yet")
-                result: Any = self._prepare(party, bundle_id)
+                result: Any = self._prepare(party, kit_id)
             except AutorepError as error:
-                trouble("bundle not prepared", error, program=self.hash, bundle=bundle_id)
+                trouble("kit not prepared", error, program=self.hash, kit=kit_id)
                 result = error
-            self.call(done, bundle_id, result)
+            self.call(done, kit_id, result)
 
         if not self.stopping.is_set():
             self._preparer.submit(work)
 
     @abstractmethod
-    def bundles_ready(self) -> int:
-        """Bundles a query could use at once."""
+    def kits_ready(self) -> int:
+        """Kits a query could use at once."""
 
     @abstractmethod
-    def _stored(self, bundle_ids: list[str]) -> None:
-        """New bundles lie in this server's store."""
+    def _stored(self, kit_ids: list[str]) -> None:
+        """New kits lie in this server's store."""
 
     @abstractmethod
     def supply_idle(self) -> None:

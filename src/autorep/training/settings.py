@@ -83,7 +83,9 @@ class TrainSettings(RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(all(size >= 8 for size in self.small_sizes), "small_sizes", self.small_sizes, "sides of 8 pixels or more")
+        require(
+            all(size >= 8 for size in self.small_sizes), "small_sizes", self.small_sizes, "sides of 8 pixels or more"
+        )
         require(len(self.small_sizes) <= self.epochs, "small_sizes", self.small_sizes, "at most one entry an epoch")
         require(self.epochs >= 0, "epochs", self.epochs, "0 or more")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")

@@ -1,7 +1,7 @@
 // Running a convolution plan: direct, depthwise and Winograd.
 #include <algorithm>
 
-#include "conv_plan.h"
+#include "packed_conv.h"
 
 namespace autorep {
 namespace {
@@ -53,7 +53,7 @@ const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call,
 
 }  // namespace
 
-void ConvPlan::run(const u64* x, i64 batch, u64* out) const {
+void PackedConv::run(const u64* x, i64 batch, u64* out) const {
     if (batch == 0) return;
     const ConvKernels& kernels = conv_kernels();
     if (algorithm_ == Algorithm::depthwise) run_depthwise(kernels, x, batch, out);
@@ -62,7 +62,7 @@ void ConvPlan::run(const u64* x, i64 batch, u64* out) const {
 }
 
 // The batch as [image][row][column][channel] with a border of zeros, `height` x `width` in all.
-const u64* ConvPlan::pad_images(const ConvKernels& kernels, const u64* x, i64 batch, i64 height, i64 width) const {
+const u64* PackedConv::pad_images(const ConvKernels& kernels, const u64* x, i64 batch, i64 height, i64 width) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), row_words = width * channels;
     const i64 right = width - s.pad_w - s.width;  // negative where strides never reach the last columns
@@ -85,7 +85,7 @@ const u64* ConvPlan::pad_images(const ConvKernels& kernels, const u64* x, i64 ba
     return images;
 }
 
-void ConvPlan::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const i64 image_words = height * width * channels, pixels = batch * s.out_pixels();
@@ -151,7 +151,7 @@ void ConvPlan::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u
     });
 }
 
-void ConvPlan::run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const u64* images = pad_images(kernels, x, batch, height, width);
@@ -169,7 +169,7 @@ void ConvPlan::run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch
     });
 }
 
-void ConvPlan::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
     const ConvShape& s = shape_;
     const i64 side = tile_side(), positions = (side + 2) * (side + 2);
     const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);

@@ -42,9 +42,9 @@ struct StepRange {  // part of the sum over taps and channels, small enough for 
 
 enum class Algorithm { direct, depthwise, winograd2, winograd4 };
 
-class ConvPlan {
+class PackedConv {
 public:
-    ConvPlan(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm);
+    PackedConv(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm);
     void run(const u64* x, i64 batch, u64* out) const;
     std::string algorithm() const;
     i64 packed_bytes() const { return packed_words_ * 8; }

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from autorep.compiler.draft import DRAFT_FRAC, Draft
+from autorep.compiler.piecewise import sigmoid_lines
+from autorep.compiler.ranges import Calibration
 from autorep.errors import RangeError
-from autorep.program.draft import DRAFT_FRAC, Draft
 from autorep.program.ir import Activation, Add, Affine, Conv, Input, Linear, MaxPool, Op, Product, Requantize
-from autorep.program.piecewise import sigmoid_lines
-from autorep.program.ranges import Calibration
 
 FRACTIONS = (16, 15, 14, 13, 12)  # tried in this order
 COMMON_BITS = 44
@@ -39,7 +39,9 @@ class _DoesNotFit(Exception):
     """One layer does not fit at the tried precision."""
 
 
-def plan(draft: Draft, calibration: Calibration, margin: float, fractions: Sequence[int] = FRACTIONS) -> list[Op]:
+def assign_widths(
+    draft: Draft, calibration: Calibration, margin: float, fractions: Sequence[int] = FRACTIONS
+) -> list[Op]:
     """Operations with every width and scale filled in, at the largest f that fits.
 
     Raises RangeError naming the layer, its range and the remedies when none does.

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from autorep.compiler.draft import Draft
+from autorep.compiler.fold import fold_affine
+from autorep.compiler.ranges import assume, calibrate
+from autorep.compiler.trace import Problem, trace
+from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
+from autorep.compiler.wires import assign_kinds
 from autorep.errors import DataError, TraceError, UnsupportedOpError
-from autorep.program.draft import Draft
-from autorep.program.fold import fold_affine
 from autorep.program.ir import Affine, Program
-from autorep.program.kinds import assign_kinds
-from autorep.program.plan import FRACTIONS, headroom, plan
-from autorep.program.ranges import assume, calibrate
-from autorep.program.trace import Problem, trace
 
 Batches = Iterable[Any]
 Normalization = tuple[Sequence[float], Sequence[float]]  # mean and std per channel
@@ -57,7 +57,7 @@ def compile_program(
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
     draft = _draft(model, torch.from_numpy(batches[0]), normalize)
     calibration = calibrate(draft, batches, outliers)
-    ops = plan(draft, calibration, margin, fractions)
+    ops = assign_widths(draft, calibration, margin, fractions)
     facts = {
         **(info or {}),
         "name": name or type(model).__name__,
@@ -78,7 +78,7 @@ def sketch_program(model: nn.Module, example: torch.Tensor, largest: float = 16.
     Shapes, widths, rounds and bytes are those of a trained network of that range; the answers mean nothing.
     """
     draft = _draft(model, example, None)
-    return Program(tuple(plan(draft, assume(draft, largest), margin=4.0)), draft.parameters)
+    return Program(tuple(assign_widths(draft, assume(draft, largest), margin=4.0)), draft.parameters)
 
 
 def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | None) -> Draft:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autorep.compiler.draft import Draft
 from autorep.errors import ConfigError, DataError, RangeError
-from autorep.program.draft import Draft
 from autorep.program.floating import run_ops
 from autorep.program.ir import Activation, Op
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autorep.program.draft import Draft
+from autorep.compiler.draft import Draft
 from autorep.program.ir import (
     Activation,
     Add,

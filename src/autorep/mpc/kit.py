@@ -1,10 +1,10 @@
-"""A bundle: the correlated randomness of one query for one party, as bytes.
+"""A kit: the correlated randomness of one query for one party, as bytes.
 
-    header (160 bytes)   magic, version, party, comparison, batch, bundle id, program hash, mask id, seed, body length
+    header (160 bytes)   magic, version, party, comparison, batch, kit id, program hash, mask id, seed, body length
     body                 the sections of `plan.program_items` that this party receives, in that order, packed
     digest (32 bytes)    SHA-256 of header and body
 
-The header binds a bundle to one program and to one opening of its weight masks. The seed inside is secret.
+The header binds a kit to one program and to one opening of its weight masks. The seed inside is secret.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _COMPARISON_CODES = {"dcf": 0, "bits": 1}
 
 @dataclass(frozen=True)
 class Header:
-    """Who may use this bundle for what."""
+    """Who may use this kit for what."""
 
     party: int
     comparison: str
     batch: int
-    bundle_id: bytes
+    kit_id: bytes
     program_hash: bytes
     mask_id: bytes
     seed: bytes
     body_bytes: int
 
     def __repr__(self) -> str:  # the seed must not reach a log
-        return f"Header(party={self.party}, batch={self.batch}, bundle_id={self.bundle_id.hex()})"
+        return f"Header(party={self.party}, batch={self.batch}, kit_id={self.kit_id.hex()})"
 
     def encode(self) -> bytes:
         return _HEADER.pack(
             MAGIC, VERSION, self.party, _COMPARISON_CODES[self.comparison], self.batch,
-            self.bundle_id, self.program_hash, self.mask_id, self.seed, self.body_bytes,
+            self.kit_id, self.program_hash, self.mask_id, self.seed, self.body_bytes,
         )  # fmt: skip
 
     @property
@@ -54,28 +54,28 @@ class Header:
 def read_header(data: bytes | memoryview) -> Header:
     """Parse and check the fixed part; the length must match exactly."""
     if len(data) < HEADER_BYTES:
-        raise MaterialError(f"bundle: {len(data)} bytes, shorter than its {HEADER_BYTES}-byte header; prepare it anew")
-    magic, version, party, code, batch, bundle_id, program_hash, mask_id, seed, body = _HEADER.unpack_from(data)
+        raise MaterialError(f"kit: {len(data)} bytes, shorter than its {HEADER_BYTES}-byte header; prepare it anew")
+    magic, version, party, code, batch, kit_id, program_hash, mask_id, seed, body = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or party > 1 or code >= len(_COMPARISON_CODES):
-        raise MaterialError(f"bundle: not a version-{VERSION} bundle; prepare it anew with this release")
-    header = Header(party, list(_COMPARISON_CODES)[code], batch, bundle_id, program_hash, mask_id, seed, body)
+        raise MaterialError(f"kit: not a version-{VERSION} kit; prepare it anew with this release")
+    header = Header(party, list(_COMPARISON_CODES)[code], batch, kit_id, program_hash, mask_id, seed, body)
     if len(data) != header.total_bytes:
         raise MaterialError(
-            f"bundle {bundle_id.hex()}: {len(data)} bytes found, {header.total_bytes} expected; it was cut short"
+            f"kit {kit_id.hex()}: {len(data)} bytes found, {header.total_bytes} expected; it was cut short"
         )
     return header
 
 
 def verify(data: bytes | memoryview) -> Header:
-    """Check length and digest of a whole bundle."""
+    """Check length and digest of a whole kit."""
     header = read_header(data)
     view = memoryview(data)
     if hashlib.sha256(view[:-DIGEST_BYTES]).digest() != view[-DIGEST_BYTES:]:
-        raise MaterialError(f"bundle {header.bundle_id.hex()}: its digest does not match; it was altered or damaged")
+        raise MaterialError(f"kit {header.kit_id.hex()}: its digest does not match; it was altered or damaged")
     return header
 
 
-class BundleWriter:
+class KitWriter:
     """Writes header, sections and digest to a binary file as the dealer produces them."""
 
     def __init__(self, sink: BinaryIO, header: Header) -> None:
@@ -90,7 +90,7 @@ class BundleWriter:
     def finish(self) -> None:
         """Append the digest; raises if the sections do not add up to the announced length."""
         if self._left:
-            raise MaterialError(f"bundle writer: {self._left} bytes of the plan were not written")
+            raise MaterialError(f"kit writer: {self._left} bytes of the plan were not written")
         self._sink.write(self._digest.digest())
 
     def _put(self, data: bytes | memoryview) -> None:

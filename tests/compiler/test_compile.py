@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from torch import nn
 
 from autorep import models
+from autorep.compiler.compile import compile_program, sketch_program
 from autorep.errors import ConfigError, DataError, UnsupportedOpError
 from autorep.mpc.local import LocalPair
-from autorep.program.compile import compile_program, sketch_program
 from autorep.program.fixed import FixedProgram, NearestRounding
 from autorep.program.ir import Activation, Affine, Conv, Requantize
 from autorep.replacement import replace_activations_

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from autorep.program.compile import compile_program
+from autorep.compiler.compile import compile_program
+from autorep.compiler.piecewise import sigmoid_lines
 from autorep.program.ir import Activation
-from autorep.program.piecewise import sigmoid_lines
 
 STATED_BOUND = 2e-3  # of the fixed-point sigmoid at 16 fractional bits, rounding included
 

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from autorep.program.draft import Draft
+from autorep.compiler.draft import Draft
 from autorep.program.ir import Affine, Conv, Flatten, Linear, Op, SumPool
 from autorep.program.windows import convolution
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from autorep.compiler.compile import check, compile_program
 from autorep.errors import TraceError
-from autorep.program.compile import check, compile_program
 from tests.program.networks import Network, images
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from autorep.program.compile import compile_program
+from autorep.compiler.compile import compile_program
 from autorep.program.ir import Affine
 from tests.program.networks import images, settle_
 

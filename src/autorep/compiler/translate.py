@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from autorep.compiler.draft import DRAFT_FRAC, Draft
 from autorep.errors import UnsupportedOpError
-from autorep.program.draft import DRAFT_FRAC, Draft
 from autorep.program.ir import (
     Activation,
     Add,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from autorep.compiler.compile import compile_program
 from autorep.errors import ConfigError, RangeError
-from autorep.program.compile import compile_program
 from autorep.program.fixed import run_fixed
 from autorep.program.ir import Activation, Input, MaxPool, Op, Program, Requantize
 from autorep.replacement import replace_activations_

@@ -1,5 +1,5 @@
 // Convolution plans: choice of algorithm, packing of the weight, Python class.
-#include "conv_plan.h"
+#include "packed_conv.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -76,7 +76,7 @@ const ConvKernels& conv_kernels() {
     return conv_kernels_portable();
 }
 
-ConvPlan::ConvPlan(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm)
+PackedConv::PackedConv(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm)
     : shape_(shape), bits_(bits), packed_(nullptr, free_words) {
     choose(algorithm);
     make_blocks();
@@ -85,7 +85,7 @@ ConvPlan::ConvPlan(const u64* weight, const ConvShape& shape, int bits, const st
     else pack_winograd(weight);
 }
 
-std::string ConvPlan::algorithm() const {
+std::string PackedConv::algorithm() const {
     switch (algorithm_) {
         case Algorithm::direct: return "direct";
         case Algorithm::depthwise: return "depthwise";
@@ -94,11 +94,11 @@ std::string ConvPlan::algorithm() const {
     }
 }
 
-int ConvPlan::extra_bits() const {
+int PackedConv::extra_bits() const {
     return algorithm_ == Algorithm::winograd4 ? 6 : algorithm_ == Algorithm::winograd2 ? 2 : 0;
 }
 
-void ConvPlan::choose(const std::string& wanted) {
+void PackedConv::choose(const std::string& wanted) {
     if (wanted == "winograd" && !shape_.winograd_fits())
         throw std::invalid_argument("winograd needs a 3x3 kernel with stride 1, dilation 1 and groups 1");
     if (wanted == "winograd" && bits_ > 62) throw std::invalid_argument("winograd needs bits <= 62");
@@ -126,7 +126,7 @@ void ConvPlan::choose(const std::string& wanted) {
 }
 
 // As few blocks as possible, of sizes as even as possible: a narrow last block would leave the multiplier waiting.
-void ConvPlan::make_blocks() {
+void PackedConv::make_blocks() {
     const i64 per_group = shape_.group_outputs(), vectors = ceil_div(per_group, kLane);
     const i64 count = ceil_div(vectors, kMaxVectors);
     i64 weight = 0;
@@ -146,13 +146,13 @@ void ConvPlan::make_blocks() {
         }
 }
 
-void ConvPlan::allocate(i64 words) {
+void PackedConv::allocate(i64 words) {
     packed_words_ = words;
     packed_.reset(aligned_words(words));
     std::fill(packed_.get(), packed_.get() + words, u64(0));
 }
 
-void ConvPlan::pack_direct(const u64* weight) {
+void PackedConv::pack_direct(const u64* weight) {
     const i64 channels = shape_.group_channels(), taps = shape_.taps();
     allocate(blocks_.back().weight + taps * channels * blocks_.back().width());
     parallel_ranges(static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
@@ -167,7 +167,7 @@ void ConvPlan::pack_direct(const u64* weight) {
     });
 }
 
-void ConvPlan::pack_depthwise(const u64* weight) {
+void PackedConv::pack_depthwise(const u64* weight) {
     const i64 channels = shape_.padded_channels(), taps = shape_.taps();
     allocate(taps * channels);
     for (i64 c = 0; c < shape_.channels; ++c)
@@ -175,7 +175,7 @@ void ConvPlan::pack_depthwise(const u64* weight) {
 }
 
 // [position][block][channel][lane] of (k G) w (k G)^T, with the odd part of the scale divided out in the ring.
-void ConvPlan::pack_winograd(const u64* weight) {
+void PackedConv::pack_winograd(const u64* weight) {
     const int side = tile_side(), n = side + 2;
     const i64 channels = shape_.channels, plane = channels * row_lanes_;
     const u64 unit = side == 4 ? kInverseOf9 : 1;
@@ -202,22 +202,22 @@ void ConvPlan::pack_winograd(const u64* weight) {
 }
 
 void register_conv(nb::module_& m) {
-    nb::class_<ConvPlan>(m, "ConvPlan")
+    nb::class_<PackedConv>(m, "PackedConv")
         .def("__init__",
-             [](ConvPlan* self, Words weight, i64 channels, i64 height, i64 width, std::vector<i64> sides, i64 groups,
+             [](PackedConv* self, Words weight, i64 channels, i64 height, i64 width, std::vector<i64> sides, i64 groups,
                 int bits, const std::string& algorithm) {
                  const ConvShape shape{static_cast<i64>(weight.shape(0)), channels, height, width,
                                        static_cast<i64>(weight.shape(2)), static_cast<i64>(weight.shape(3)),
                                        sides.at(0), sides.at(1), sides.at(2), sides.at(3), sides.at(4), sides.at(5),
                                        groups};
                  nb::gil_scoped_release release;
-                 new (self) ConvPlan(weight.data(), shape, bits, algorithm);
+                 new (self) PackedConv(weight.data(), shape, bits, algorithm);
              })
-        .def("run", [](const ConvPlan& plan, Words x, WordsOut out) {
+        .def("run", [](const PackedConv& plan, Words x, WordsOut out) {
             plan.run(x.data(), static_cast<i64>(x.shape(0)), out.data());
         }, NoGil())
-        .def_prop_ro("algorithm", &ConvPlan::algorithm)
-        .def_prop_ro("packed_bytes", &ConvPlan::packed_bytes);
+        .def_prop_ro("algorithm", &PackedConv::algorithm)
+        .def_prop_ro("packed_bytes", &PackedConv::packed_bytes);
 }
 
 }  // namespace autorep

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from autorep.compiler.draft import Draft
+from autorep.compiler.translate import Live, Translator, Unsupported, is_masked_activation
 from autorep.errors import TraceError
-from autorep.program.draft import Draft
 from autorep.program.ir import Input
-from autorep.program.translate import Live, Translator, Unsupported, is_masked_activation
 
 
 @dataclass(frozen=True)

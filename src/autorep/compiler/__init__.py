@@ -1,0 +1,1 @@
+"""From a trained module to a Program: trace, translate, fold, calibrate, choose widths."""
