@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bindings.h"
+#include "dcf_payload.h"
 
 namespace autorep {
 namespace {
@@ -17,46 +18,6 @@ constexpr u8 kValueKey[16] = {0x1c, 0x96, 0xe8, 0xbc, 0x06, 0x99, 0x67, 0xdc, 0x
 u64 select(u64 mask, u64 if_set, u64 otherwise) { return otherwise ^ ((otherwise ^ if_set) & mask); }
 Block select(u64 mask, Block if_set, Block otherwise) {
     return {select(mask, if_set.lo, otherwise.lo), select(mask, if_set.hi, otherwise.hi)};
-}
-
-struct Payload {
-    u64 v[3];
-};
-
-u64 shift_right(u64 x, int by) { return by >= 64 ? 0 : x >> by; }
-u64 shift_left(u64 x, int by) { return by >= 64 ? 0 : x << by; }
-
-Payload payload_of(Block b, const DcfShape& shape) {
-    return {{b.lo, b.hi, shift_right(b.lo, shape.L) + shift_left(shift_right(b.hi, shape.L), 64 - shape.L)}};
-}
-
-Payload reduce(Payload p, const DcfShape& shape) {
-    return {{p.v[0] & low_mask(shape.L), p.v[1] & low_mask(shape.L), p.v[2] & low_mask(shape.F)}};
-}
-
-// v0 | v1 << L | v2 << 2L as a little-endian number of value_bytes bytes.
-void store_payload(Payload p, const DcfShape& shape, u8* out) {
-    p = reduce(p, shape);
-    const int L = shape.L;
-    u64 words[2];
-    words[0] = p.v[0] | shift_left(p.v[1], L);
-    words[1] = shift_right(p.v[1], 64 - L);
-    if (2 * L < 64) {
-        words[0] |= shift_left(p.v[2], 2 * L);
-        words[1] |= shift_right(p.v[2], 64 - 2 * L);
-    } else {
-        words[1] |= shift_left(p.v[2], 2 * L - 64);
-    }
-    std::memcpy(out, words, static_cast<size_t>(shape.value_bytes));
-}
-
-Payload load_payload(const u8* in, const DcfShape& shape) {
-    u64 words[2] = {0, 0};
-    std::memcpy(words, in, static_cast<size_t>(shape.value_bytes));
-    const int L = shape.L;
-    const u64 third = 2 * L < 64 ? shift_right(words[0], 2 * L) | shift_left(words[1], 64 - 2 * L)
-                                 : shift_right(words[1], 2 * L - 64);
-    return reduce({{words[0], shift_right(words[0], L) | shift_left(words[1], 64 - L), third}}, shape);
 }
 
 Block load_block(const u8* from) {
@@ -73,9 +34,8 @@ struct Walk {  // one party's state at the current node of the path towards alph
     u64 control[kBatch];  // 0 or all ones
 };
 
-void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
-               const u64* root1, u8* keys) {
-    const DcfCipher& cipher = dcf_cipher();
+void gen_batch(const DcfShape& shape, const DcfCipher& cipher, i64 count, const u64* alpha, const u64* beta,
+               const u64* root0, const u64* root1, u8* keys) {
     const AesOps& aes = aes_ops();
     Walk walk[2];
     Payload sum[kBatch] = {};
@@ -141,8 +101,8 @@ void gen_batch(const DcfShape& shape, i64 count, const u64* alpha, const u64* be
     }
 }
 
-void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys, u64* out) {
-    const DcfCipher& cipher = dcf_cipher();
+void eval_batch(const DcfShape& shape, const DcfCipher& cipher, i64 count, int party, const u64* x, const u64* root,
+                const u8* keys, u64* out) {
     const AesOps& aes = aes_ops();
     Block seed[kBatch], child[kBatch], value[kBatch];
     u64 control[kBatch], right[kBatch];
@@ -183,48 +143,50 @@ void eval_batch(const DcfShape& shape, i64 count, int party, const u64* x, const
     }
 }
 
-void dcf_gen_batched(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
-                      const u64* root1, u8* keys) {
+void dcf_gen_batched(const DcfShape& shape, const DcfCipher& cipher, i64 count, const u64* alpha, const u64* beta,
+                     const u64* root0, const u64* root1, u8* keys) {
     for (i64 i = 0; i < count; i += kBatch)
-        gen_batch(shape, count - i < kBatch ? count - i : kBatch, alpha + i, beta + 3 * i, root0 + 2 * i,
+        gen_batch(shape, cipher, count - i < kBatch ? count - i : kBatch, alpha + i, beta + 3 * i, root0 + 2 * i,
                   root1 + 2 * i, keys + i * shape.key_bytes);
 }
 
-void dcf_eval_batched(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
-                       u64* out) {
+void dcf_eval_batched(const DcfShape& shape, const DcfCipher& cipher, i64 count, int party, const u64* x,
+                      const u64* root, const u8* keys, u64* out) {
     for (i64 i = 0; i < count; i += kBatch)
-        eval_batch(shape, count - i < kBatch ? count - i : kBatch, party, x + i, root + 2 * i,
+        eval_batch(shape, cipher, count - i < kBatch ? count - i : kBatch, party, x + i, root + 2 * i,
                    keys + i * shape.key_bytes, out + 3 * i);
 }
 
-DcfGen dcf_gen_of_level() {
+DcfGen* dcf_gen_of_level() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return dcf_gen_avx512;
+    if (simd_level() == Simd::avx2) return dcf_gen_avx2;
 #endif
     return dcf_gen_batched;
 }
 
-DcfEval dcf_eval_of_level() {
+DcfEval* dcf_eval_of_level() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return dcf_eval_avx512;
+    if (simd_level() == Simd::avx2) return dcf_eval_avx2;
 #endif
     return dcf_eval_batched;
 }
 
 void dcf_gen(Words alpha, Words beta, int n, int L, int F, Words root0, Words root1, BytesOut keys) {
     const DcfShape shape = dcf_shape(n, L, F);
-    const DcfGen gen = dcf_gen_of_level();
+    DcfGen* const gen = dcf_gen_of_level();
     parallel_ranges(static_cast<i64>(alpha.size()), 512, [&](i64 begin, i64 end) {
-        gen(shape, end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
+        gen(shape, dcf_cipher(), end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
             root1.data() + 2 * begin, keys.data() + begin * shape.key_bytes);
     });
 }
 
 void dcf_eval(int party, Words x, int n, int L, int F, Words root, Bytes keys, WordsOut out) {
     const DcfShape shape = dcf_shape(n, L, F);
-    const DcfEval eval = dcf_eval_of_level();
+    DcfEval* const eval = dcf_eval_of_level();
     parallel_ranges(static_cast<i64>(x.size()), 1024, [&](i64 begin, i64 end) {
-        eval(shape, end - begin, party, x.data() + begin, root.data() + 2 * begin,
+        eval(shape, dcf_cipher(), end - begin, party, x.data() + begin, root.data() + 2 * begin,
              keys.data() + begin * shape.key_bytes, out.data() + 3 * begin);
     });
 }

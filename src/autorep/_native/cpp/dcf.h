@@ -28,11 +28,19 @@ struct DcfCipher {  // the two fixed AES keys
 const DcfCipher& dcf_cipher();
 
 // `count` keys from their roots; every array holds one row per key.
-using DcfGen = void (*)(const DcfShape&, i64 count, const u64* alpha, const u64* beta, const u64* root0,
-                        const u64* root1, u8* keys);
-using DcfEval = void (*)(const DcfShape&, i64 count, int party, const u64* x, const u64* root, const u8* keys, u64* out);
+using DcfGen = void(const DcfShape&, const DcfCipher&, i64 count, const u64* alpha, const u64* beta, const u64* root0,
+                    const u64* root1, u8* keys);
+using DcfEval = void(const DcfShape&, const DcfCipher&, i64 count, int party, const u64* x, const u64* root,
+                     const u8* keys, u64* out);
 
-void dcf_gen_avx512(const DcfShape&, i64, const u64*, const u64*, const u64*, const u64*, u8*);
-void dcf_eval_avx512(const DcfShape&, i64, int, const u64*, const u64*, const u8*, u64*);
+// Fetches this level's part of the `count` keys that are evaluated next: each key is read in small steps, which the
+// processor's own prefetching does not follow. Static: compiled for every instruction set.
+[[maybe_unused]] static inline void prefetch_next(const DcfShape& shape, const u8* keys, i64 count, int level) {
+    const i64 bytes = count * shape.key_bytes;
+    for (i64 at = bytes * level / shape.n; at < bytes * (level + 1) / shape.n; at += 64) __builtin_prefetch(keys + at);
+}
+
+DcfGen dcf_gen_avx2, dcf_gen_avx512;
+DcfEval dcf_eval_avx2, dcf_eval_avx512;
 
 }  // namespace autorep

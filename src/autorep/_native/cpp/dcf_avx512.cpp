@@ -119,7 +119,7 @@ __m512i negate_if(__m512i negative, __m512i x) { return _mm512_sub_epi64(_mm512_
 struct WideCipher {
     WideKey seed, value;
 
-    WideCipher() : seed(widen(dcf_cipher().seed)), value(widen(dcf_cipher().value)) {}
+    explicit WideCipher(const DcfCipher& cipher) : seed(widen(cipher.seed)), value(widen(cipher.value)) {}
 };
 
 // Hashes every block to a seed and a value.
@@ -161,6 +161,7 @@ void eval_sixteen(const DcfShape& shape, const Layout<Words>& layout, const Wide
         words[g] = thirds[g] = corrected[g] = _mm512_setzero_si512();
     }
     for (int level = 0; level < shape.n; ++level) {
+        prefetch_next(shape, keys + kKeys * kGroups * stride, kKeys * kGroups, level);
         __mmask8 right[kGroups];
         __m512i child[kGroups], value[kGroups];
         for (int g = 0; g < kGroups; ++g) {
@@ -285,10 +286,10 @@ void copy_words(u64* to, const u64* from, i64 count) {
 }
 
 template <Fit Words>
-void eval(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys, u64* out) {
+void eval(const DcfShape& shape, const WideCipher& cipher, i64 count, int party, const u64* x, const u64* root,
+          const u8* keys, u64* out) {
     constexpr i64 kStep = kKeys * kGroups, kMostKeyBytes = 64 * 32 + 8 + 16;
     const Layout<Words> layout(shape);
-    const WideCipher cipher;
     i64 i = 0;
     for (; i + kStep < count; i += kStep)
         eval_sixteen(shape, layout, cipher, party, x + i, root + 2 * i, keys + i * shape.key_bytes, out + 3 * i);
@@ -304,10 +305,9 @@ void eval(const DcfShape& shape, i64 count, int party, const u64* x, const u64* 
 }
 
 template <Fit Words>
-void gen(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0, const u64* root1,
-         u8* keys) {
+void gen(const DcfShape& shape, const WideCipher& cipher, i64 count, const u64* alpha, const u64* beta,
+         const u64* root0, const u64* root1, u8* keys) {
     const Layout<Words> layout(shape);
-    const WideCipher cipher;
     for (i64 i = 0; i < count; i += kKeys) {
         const i64 n = count - i < kKeys ? count - i : kKeys;
         u64 alphas[kKeys] = {}, words[2 * kKeys] = {}, thirds[kKeys] = {}, roots[2][2 * kKeys] = {};
@@ -324,16 +324,16 @@ void gen(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, co
 
 }  // namespace
 
-void dcf_eval_avx512(const DcfShape& shape, i64 count, int party, const u64* x, const u64* root, const u8* keys,
-                     u64* out) {
+void dcf_eval_avx512(const DcfShape& shape, const DcfCipher& cipher, i64 count, int party, const u64* x,
+                     const u64* root, const u8* keys, u64* out) {
     const auto run = shape.L == 64 ? eval<Fit::whole> : 2 * shape.L < 64 ? eval<Fit::small> : eval<Fit::usual>;
-    run(shape, count, party, x, root, keys, out);
+    run(shape, WideCipher(cipher), count, party, x, root, keys, out);
 }
 
-void dcf_gen_avx512(const DcfShape& shape, i64 count, const u64* alpha, const u64* beta, const u64* root0,
-                    const u64* root1, u8* keys) {
+void dcf_gen_avx512(const DcfShape& shape, const DcfCipher& cipher, i64 count, const u64* alpha, const u64* beta,
+                    const u64* root0, const u64* root1, u8* keys) {
     const auto run = shape.L == 64 ? gen<Fit::whole> : 2 * shape.L < 64 ? gen<Fit::small> : gen<Fit::usual>;
-    run(shape, count, alpha, beta, root0, root1, keys);
+    run(shape, WideCipher(cipher), count, alpha, beta, root0, root1, keys);
 }
 
 }  // namespace autorep
