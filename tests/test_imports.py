@@ -22,7 +22,7 @@ ALLOWED = {
     "training": {"replacement", "data", "models", "compiler", "program", "_native"},
     "zoo": {"training"},
     "mpc": {"program", "_native"},
-    "service": {"mpc", "program"},
+    "service": {"mpc", "program", "_native"},
     "bench": {
         "compiler",
         "_native",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autorep.bench.cost import cost, sketch
+from autorep.bench.sketch import sketch
 from autorep.compiler.compile import compile_program
 from autorep.errors import BudgetError
+from autorep.mpc.cost import cost
 from autorep.mpc.local import LocalPair
 from tests.program.networks import Network, images, mask_
 

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
-from autorep.bench.cost import cost
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair
 from autorep.bench.pi import describe, measure, parse_relus
 from autorep.cli.main import main
 from autorep.errors import ConfigError, ProtocolError
+from autorep.mpc.cost import cost
 from autorep.program.ir import Program
 
 

@@ -7,8 +7,8 @@ import io
 import numpy as np
 
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.inventory import items
 from autorep.mpc.local import LocalPair, join_output, share_input
-from autorep.mpc.plan import items
 from autorep.mpc.prg import stream
 from autorep.program import ir
 

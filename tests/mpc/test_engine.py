@@ -9,8 +9,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from autorep.mpc.inventory import items, program_items, rounds
 from autorep.mpc.local import LocalPair, run_secure
-from autorep.mpc.plan import items, program_items, rounds
 from autorep.mpc.transport import FRAME_OVERHEAD
 from autorep.program import ir
 from autorep.program.fixed import FixedProgram, run_fixed

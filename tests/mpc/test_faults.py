@@ -49,7 +49,9 @@ class Pair:
         self.parties = [Party(self.program, shares[i], i) for i in (0, 1)]
         self.pool = ThreadPoolExecutor(2)
         with_links = self.links()
-        self.both(lambda i: self.parties[i].setup(with_links[i], self.dealer.masks.seeds[i], self.dealer.masks.mask_id))
+        self.both(
+            lambda i: self.parties[i].setup(with_links[i], self.dealer.blinding.seeds[i], self.dealer.blinding.id)
+        )
         for link in with_links:
             link.close()
 
@@ -161,13 +163,13 @@ def test_another_program_is_noticed_before_anything_runs(pair):
     pair.assert_next_query_works()
 
 
-def test_kits_of_another_program_party_or_opening_are_refused(pair):
+def test_kits_of_another_program_party_or_blinding_are_refused(pair):
     other = Dealer(small_program(seed=1)).deal().kits
     again = Dealer(pair.program).deal().kits
     for kit, reason in (
-        (other[0], "opening|program"),
+        (other[0], "blinding|program"),
         (pair.dealer.deal().kits[1], "party"),
-        (again[0], "opening"),
+        (again[0], "blinding"),
     ):
         with pytest.raises(MaterialError, match=reason):
             pair.parties[0].prepare(kit)

@@ -102,7 +102,7 @@ def test_no_seed_in_logs_reprs_or_errors(caplog):
     party = Party(program, share_parameters(program)[0], 0)
     with pytest.raises(AutorepError) as error:
         party.prepare(sinks[0].getvalue())
-    shown = caplog.text + str(error.value) + repr(read_header(sinks[0].getvalue())) + repr(dealer.masks)
-    for seed in (*seeds, *dealer.masks.seeds):
+    shown = caplog.text + str(error.value) + repr(read_header(sinks[0].getvalue())) + repr(dealer.blinding)
+    for seed in (*seeds, *dealer.blinding.seeds):
         assert seed.hex() not in shown
         assert repr(seed)[2:-1] not in shown

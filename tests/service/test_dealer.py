@@ -36,7 +36,7 @@ class Server:
             self.error = error
 
     def register(self, party: int, digest: str, archive: bytes, pair: str = "default") -> dict[str, Any]:
-        """Say hello and fetch the masks."""
+        """Say hello and fetch the blinding."""
         handshake(self.link, DEALER_HELLO)
         message = {"party": party, "pair": pair, "program": digest, "comparison": "dcf", "alive_seconds": 0.2}
         send_message(self.link, message)
@@ -59,9 +59,9 @@ def archive(program: Program, tmp_path_factory: pytest.TempPathFactory) -> bytes
 def test_both_servers_of_a_pair_get_matching_kits(program: Program, archive: bytes) -> None:
     service, digest = DealerService(None), program_hash(program)
     leader, follower = Server(service, "party0"), Server(service, "party1")
-    masks = leader.register(0, digest, archive), follower.register(1, digest, archive)
-    assert masks[0]["mask_id"] == masks[1]["mask_id"]
-    assert masks[0]["seed"] != masks[1]["seed"]
+    blinding = leader.register(0, digest, archive), follower.register(1, digest, archive)
+    assert blinding[0]["blinding_id"] == blinding[1]["blinding_id"]
+    assert blinding[0]["seed"] != blinding[1]["seed"]
     while "coming" not in (answer := _ask(leader, 2)):
         assert "party 1 is not connected" in answer["reason"]
     first = []
@@ -89,20 +89,20 @@ def _ask(leader: Server, count: int) -> dict[str, Any]:
     return receive_message(leader.link)
 
 
-def test_pairs_have_masks_of_their_own_that_survive_a_restart(program: Program, archive: bytes, tmp_path: Path) -> None:
+def test_pairs_have_blinding_of_their_own_surviving_a_restart(program: Program, archive: bytes, tmp_path: Path) -> None:
     digest = program_hash(program)
 
-    def masks(service: DealerService, pair: str) -> dict[str, Any]:
+    def blinding(service: DealerService, pair: str) -> dict[str, Any]:
         server = Server(service, "party0")
         found = server.register(0, digest, archive, pair)
         server.close()
         return found
 
     service = DealerService(tmp_path / "state")
-    a, b = masks(service, "a"), masks(service, "b")
+    a, b = blinding(service, "a"), blinding(service, "b")
     assert a != b
-    assert masks(DealerService(tmp_path / "state"), "a") == a
-    assert masks(DealerService(None), "a") != a
+    assert blinding(DealerService(tmp_path / "state"), "a") == a
+    assert blinding(DealerService(None), "a") != a
     for path in (tmp_path / "state").iterdir():
         assert path.stat().st_mode & 0o077 == 0
 

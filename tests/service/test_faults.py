@@ -104,19 +104,19 @@ def test_killed_dealer_only_stops_the_supply(fragile: LocalDeployment, program: 
         fragile.kill("dealer")
         time.sleep(0.5)
         fragile.start("dealer")
-        load.wait_answers(80)  # more than was in stock: the new dealer deals for the same masks
-    new_masks = [line for line in fragile.log("party0").read_text().splitlines() if "new model masks" in line]
-    assert len(new_masks) == 1
+        load.wait_answers(80)  # more than was in stock: the new dealer deals under the same blinding
+    adopted = [line for line in fragile.log("party0").read_text().splitlines() if "blinding adopted" in line]
+    assert len(adopted) == 1
 
 
-def test_dealer_that_lost_its_masks_starts_the_pair_anew(program: Program) -> None:
+def test_dealer_that_lost_its_blinding_starts_the_pair_anew(program: Program) -> None:
     with LocalDeployment(program, prepare=4, options=OPTIONS) as deployment, Load(deployment, program) as load:
         deployment.kill("dealer")
         shutil.rmtree(deployment.folder / "dealer-state")
         deployment.start("dealer")
         load.wait_answers(40)
         for role in ("party0", "party1"):
-            assert deployment.log(role).read_text().count("new model masks") == 2
+            assert deployment.log(role).read_text().count("blinding adopted") == 2
 
 
 def test_killed_client_leaves_no_trace(fragile: LocalDeployment, program: Program) -> None:

@@ -16,8 +16,8 @@ from autorep.bench import channel
 from autorep.bench.processes import Processes
 from autorep.mpc import tls
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.local import join_output, share_input
-from autorep.mpc.plan import ComparisonName
 from autorep.program import files
 from autorep.program.ir import Program
 
@@ -82,7 +82,7 @@ class Pair:
         common = {
             "do": "start",
             "folder": str(folder),
-            "mask_id": self.dealer.masks.mask_id.hex(),
+            "blinding_id": self.dealer.blinding.id.hex(),
             "comparison": self.comparison,
             "link": self.link,
             "threads": self.threads,
@@ -90,7 +90,7 @@ class Pair:
         own = [
             {
                 "party": party,
-                "model_seed": self.dealer.masks.seeds[party].hex(),
+                "model_seed": self.dealer.blinding.seeds[party].hex(),
                 "cores": [cores[party % len(cores)]] if self.threads == 1 else cores,
             }
             for party in (0, 1)

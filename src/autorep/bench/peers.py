@@ -15,7 +15,7 @@ from autorep.bench.peer_systems import CRYPTEN, SPU, Answer, PeerPair, PeerSyste
 from autorep.bench.record import record
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
-from autorep.mpc.plan import ComparisonName
+from autorep.mpc.inventory import ComparisonName
 from autorep.program.ir import Program
 from autorep.settings import warn
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autorep.bench.cost import cost
 from autorep.bench.pair import Pair, Query
 from autorep.bench.record import record
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
+from autorep.mpc.cost import cost
 from autorep.program.ir import Activation, Program
 
 LinkName = Literal["loopback", "lan", "wan"]

@@ -15,7 +15,6 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,27 +25,13 @@ from autorep import _native
 from autorep.bench import channel
 from autorep.errors import AutorepError, ConfigError
 from autorep.mpc import tls
+from autorep.mpc.cost import LINKS
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, Throttled, Transport, handshake
 from autorep.mpc.transport_tcp import accept, connect
 from autorep.program import files
 
 TIMEOUT = 600.0
-
-
-@dataclass(frozen=True)
-class Link:
-    """Bandwidth and one-way delay; None leaves the loopback as it is."""
-
-    bytes_per_second: float | None = None
-    one_way_delay: float = 0.0
-
-
-LINKS = {
-    "loopback": Link(),
-    "lan": Link(1e9, 0.0001 / 2),  # 1 GB/s, 0.1 ms round trip
-    "wan": Link(100e6 / 8, 0.040 / 2),  # 100 Mb/s, 40 ms round trip
-}
 
 
 def memory_bytes(field: str) -> int:
@@ -82,7 +67,7 @@ class Worker:
                 self._run(blobs[0])
 
     def _start(
-        self, party: int, folder: str, model_seed: str, mask_id: str, comparison: str, link: str,
+        self, party: int, folder: str, model_seed: str, blinding_id: str, comparison: str, link: str,
         cores: list[int], threads: int,
     ) -> None:  # fmt: skip
         os.sched_setaffinity(0, cores)
@@ -94,7 +79,8 @@ class Worker:
         hello = {"party": party, "program": self.party.program_hash.hex(), "comparison": comparison}
         handshake(self.link, hello)
         started = time.perf_counter()
-        self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(mask_id), long_lived=True)
+        self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(blinding_id))
+        _native.keep_freed_memory()
         seconds = time.perf_counter() - started
         once = self.link.ledger.total("offline")
         speed = LINKS[link]

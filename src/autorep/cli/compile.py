@@ -184,7 +184,7 @@ class Cost:
     """Also write the result as JSON to this file; - prints JSON only."""
 
     def run(self) -> int:
-        from autorep.bench.cost import cost
+        from autorep.mpc.cost import cost
 
         counted = cost(self._program(), self.batch, self.comparison)
         result = {"model": self.model or str(self.program), **counted.to_json()}
@@ -199,7 +199,7 @@ class Cost:
         if self.program is not None:
             return _load_program(self.program)
         assert self.model is not None
-        from autorep.bench.cost import sketch
+        from autorep.bench.sketch import sketch
 
         return sketch(self.model, self.image_size, self.relus, self.classes)
 

@@ -91,7 +91,7 @@ class Dealer:
     listen: str = "127.0.0.1:9444"
     """HOST:PORT to wait for servers at."""
     state: Path | None = None
-    """Directory for the masks of each pair; without it, servers must start anew after the dealer restarts."""
+    """Directory for the blinding of each pair; without it, servers must start anew after the dealer restarts."""
     timeout: float = 30.0
     """Seconds without progress after which a link fails."""
 

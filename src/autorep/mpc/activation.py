@@ -22,8 +22,8 @@ import numpy as np
 
 from autorep import _native
 from autorep.mpc.correlations import DealerTape, PartyTape
+from autorep.mpc.inventory import COMPARISONS, ComparisonName, comparison_of, wrap_bits
 from autorep.mpc.online import Exchange
-from autorep.mpc.plan import COMPARISONS, ComparisonName, comparison_of, wrap_bits
 from autorep.mpc.requantize import lift, open_sum
 from autorep.mpc.ring import U64, reduce
 from autorep.program import ir

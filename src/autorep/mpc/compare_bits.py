@@ -21,14 +21,14 @@ import numpy as np
 
 from autorep import _native
 from autorep.mpc.ring import U64, low_bits
-from autorep.mpc.shapes import Comparison
+from autorep.mpc.shapes import SignBatch
 
 if TYPE_CHECKING:
     from autorep.mpc.correlations import DealerTape, PartyTape
     from autorep.mpc.online import Exchange
 
 
-def _words(spec: Comparison) -> int:
+def _words(spec: SignBatch) -> int:
     return (spec.count + 63) // 64
 
 
@@ -41,7 +41,7 @@ def _levels(window: int) -> Iterator[tuple[int, int]]:
         nodes -= pairs
 
 
-def round_words(spec: Comparison) -> Iterator[tuple[str, int]]:
+def round_words(spec: SignBatch) -> Iterator[tuple[str, int]]:
     """Exchanges as (label, 64-bit words each party sends); all points share the rounds."""
     words = spec.points * _words(spec)
     for number, (_, ands) in enumerate(_levels(spec.window)):
@@ -49,7 +49,7 @@ def round_words(spec: Comparison) -> Iterator[tuple[str, int]]:
     yield f"{spec.label}/sign", words
 
 
-def items(spec: Comparison) -> Iterator[tuple[str, str, int, int]]:
+def items(spec: SignBatch) -> Iterator[tuple[str, str, int, int]]:
     """Correlated randomness as (label, kind, count, bits)."""
     words = spec.points * _words(spec)
     yield f"{spec.label}/bits", "xor", (spec.window + 1) * _words(spec), 64
@@ -64,7 +64,7 @@ def items(spec: Comparison) -> Iterator[tuple[str, str, int, int]]:
         yield f"{spec.label}/dm", "share", spec.points * spec.count, spec.wrap_bits
 
 
-def deal(tape: DealerTape, spec: Comparison, big_r: np.ndarray, wrap: np.ndarray) -> None:
+def deal(tape: DealerTape, spec: SignBatch, big_r: np.ndarray, wrap: np.ndarray) -> None:
     """The dealer's part: shared bits of R, bit triples, and the masks δ of the signs."""
     words = _words(spec)
     tape.xor(f"{spec.label}/bits", _native.bit_planes(big_r, spec.window + 1).reshape(-1))
@@ -84,7 +84,7 @@ def deal(tape: DealerTape, spec: Comparison, big_r: np.ndarray, wrap: np.ndarray
 class Prepared:
     """A party's material for one batch of comparisons."""
 
-    def __init__(self, tape: PartyTape, spec: Comparison, big_r: np.ndarray, wrap: np.ndarray) -> None:
+    def __init__(self, tape: PartyTape, spec: SignBatch, big_r: np.ndarray, wrap: np.ndarray) -> None:
         self.spec, self.big_r, self.wrap = spec, big_r, wrap
         words = _words(spec)
         self.r_planes = tape.xor(f"{spec.label}/bits").reshape(spec.window + 1, words)

@@ -24,19 +24,19 @@ import numpy as np
 
 from autorep import _native
 from autorep.mpc.ring import U64, low_bits, reduce
-from autorep.mpc.shapes import Comparison
+from autorep.mpc.shapes import SignBatch
 
 if TYPE_CHECKING:
     from autorep.mpc.correlations import DealerTape, PartyTape
     from autorep.mpc.online import Exchange
 
 
-def round_words(spec: Comparison) -> Iterator[tuple[str, int]]:
+def round_words(spec: SignBatch) -> Iterator[tuple[str, int]]:
     """Exchanges as (label, 64-bit words): none."""
     yield from ()
 
 
-def items(spec: Comparison) -> Iterator[tuple[str, str, int, int]]:
+def items(spec: SignBatch) -> Iterator[tuple[str, str, int, int]]:
     """Correlated randomness as (label, kind, count, bits)."""
     key_bits = 8 * _native.dcf_key_bytes(spec.window, spec.bits, spec.wrap_bits)
     yield f"{spec.label}/root", "mask", 2 * spec.count, 64
@@ -47,7 +47,7 @@ def items(spec: Comparison) -> Iterator[tuple[str, str, int, int]]:
         yield f"{spec.label}/sm", "share", spec.count, spec.wrap_bits
 
 
-def deal(tape: DealerTape, spec: Comparison, big_r: np.ndarray, wrap: np.ndarray) -> None:
+def deal(tape: DealerTape, spec: SignBatch, big_r: np.ndarray, wrap: np.ndarray) -> None:
     """Step 1, at the dealer. `big_r` and `wrap` are R and m, flat."""
     window = big_r & low_bits(spec.window + 1)
     sigma, alpha = window >> U64(spec.window), window & low_bits(spec.window)
@@ -65,7 +65,7 @@ def deal(tape: DealerTape, spec: Comparison, big_r: np.ndarray, wrap: np.ndarray
 class Prepared:
     """A party's material for one batch of comparisons."""
 
-    def __init__(self, tape: PartyTape, spec: Comparison, big_r: np.ndarray, wrap: np.ndarray) -> None:
+    def __init__(self, tape: PartyTape, spec: SignBatch, big_r: np.ndarray, wrap: np.ndarray) -> None:
         self.spec, self.big_r, self.wrap = spec, big_r, wrap
         self.root = tape.mask(f"{spec.label}/root").reshape(-1, 2)
         self.keys = tape.keys(f"{spec.label}/keys")
@@ -98,5 +98,5 @@ class Prepared:
         return results
 
 
-def _rings(spec: Comparison) -> tuple[int, int, int]:
+def _rings(spec: SignBatch) -> tuple[int, int, int]:
     return spec.bits, spec.bits, spec.wrap_bits

@@ -1,6 +1,6 @@
 """Tapes of correlated randomness: the dealer writes one, each party reads its own, tensor by tensor, each once.
 
-A label names one tensor. Its share is expanded from a seed, or stands in the kit; the plan says which.
+A label names one tensor. Its share is expanded from a seed, or stands in the kit; the inventory says which.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import numpy as np
 
 from autorep import _native
 from autorep.errors import MaterialError
+from autorep.mpc.inventory import Item
 from autorep.mpc.kit import HEADER_BYTES, KitWriter
-from autorep.mpc.plan import Item
 from autorep.mpc.prg import stream
 from autorep.mpc.ring import reduce
 
@@ -60,7 +60,7 @@ class DealerTape:
     def _next(self, label: str) -> Item:
         expected = next(self._written, None)
         if label != expected:
-            raise MaterialError(f"dealer: wrote {label!r} where the plan expects {expected!r}")
+            raise MaterialError(f"dealer: wrote {label!r} where the inventory has {expected!r}")
         return self._items[label]
 
 
@@ -104,7 +104,7 @@ class PartyTape:
     def _take(self, label: str) -> Item:
         item = self._items.pop(label, None)
         if item is None:
-            raise MaterialError(f"correlated randomness {label!r} was used already or is not in the plan")
+            raise MaterialError(f"correlated randomness {label!r} was used already or is not in the inventory")
         return item
 
     def _section(self, item: Item) -> np.ndarray:

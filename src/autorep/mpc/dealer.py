@@ -16,18 +16,18 @@ import numpy as np
 from autorep.errors import MaterialError
 from autorep.mpc import activation, linear, maxpool, product, requantize
 from autorep.mpc.correlations import DealerTape
+from autorep.mpc.inventory import ComparisonName, program_items
 from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, Header, KitWriter
-from autorep.mpc.plan import ComparisonName, program_items
 from autorep.mpc.prg import fresh_seed, stream
 from autorep.program import ir
 from autorep.program.files import program_hash
 
 
 @dataclass(frozen=True)
-class ModelMasks:
-    """Seeds of the masks B under which a model's weights are opened once; party i gets seeds[i] and the id."""
+class Blinding:
+    """Masks B under which a model's weights are opened once, as two seeds; party i gets seeds[i] and the id."""
 
-    mask_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     seeds: tuple[bytes, bytes] = field(default_factory=lambda: (fresh_seed(), fresh_seed()), repr=False)
 
 
@@ -39,18 +39,18 @@ class Dealt:
     kits: tuple[bytes, bytes] = field(repr=False)
 
 
-def weight_mask(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
+def blinding_share(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
     """One party's share of the mask of one parameter."""
     return stream(seed, f"model/{label}", shape)
 
 
 class Dealer:
-    """Deals kits for one program and one set of model masks."""
+    """Deals kits for one program and one blinding of its weights."""
 
     def __init__(
-        self, program: ir.Program, masks: ModelMasks | None = None, comparison: ComparisonName = "dcf"
+        self, program: ir.Program, blinding: Blinding | None = None, comparison: ComparisonName = "dcf"
     ) -> None:
-        self.program, self.masks, self.comparison = program.public(), masks or ModelMasks(), comparison
+        self.program, self.blinding, self.comparison = program.public(), blinding or Blinding(), comparison
         self._hash = bytes.fromhex(program_hash(program))
         self._kernels: dict[str, linear.RingKernel] = {}
         self._coefficients: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -67,8 +67,8 @@ class Dealer:
                 )
 
     def _mask(self, label: str, shape: ir.Shape) -> np.ndarray:
-        seed0, seed1 = self.masks.seeds
-        return weight_mask(seed0, label, shape) + weight_mask(seed1, label, shape)
+        seed0, seed1 = self.blinding.seeds
+        return blinding_share(seed0, label, shape) + blinding_share(seed1, label, shape)
 
     def deal(self, batch: int = 1) -> Dealt:
         """Two kits for one query of `batch` images, in memory."""
@@ -97,7 +97,7 @@ class Dealer:
         writers = []
         for party in (0, 1):
             body = sizes[party] - HEADER_BYTES - DIGEST_BYTES
-            header = Header(party, self.comparison, batch, kit_id, self._hash, self.masks.mask_id, seeds[party], body)
+            header = Header(party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body)
             writers.append(KitWriter(sinks[party], header))
         self._walk(DealerTape(items, seeds, (writers[0], writers[1])), batch)
         for writer in writers:

@@ -1,10 +1,10 @@
 """A kit: the correlated randomness of one query for one party, as bytes.
 
-    header (160 bytes)   magic, version, party, comparison, batch, kit id, program hash, mask id, seed, body length
-    body                 the sections of `plan.program_items` that this party receives, in that order, packed
+    header (160 bytes)   magic, version, party, comparison, batch, kit id, program hash, blinding id, seed, body length
+    body                 the sections of `inventory.program_items` that this party receives, in that order, packed
     digest (32 bytes)    SHA-256 of header and body
 
-The header binds a kit to one program and to one opening of its weight masks. The seed inside is secret.
+The header binds a kit to one program and to one blinding of its weights. The seed inside is secret.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Header:
     batch: int
     kit_id: bytes
     program_hash: bytes
-    mask_id: bytes
+    blinding_id: bytes
     seed: bytes
     body_bytes: int
 
@@ -43,7 +43,7 @@ class Header:
     def encode(self) -> bytes:
         return _HEADER.pack(
             MAGIC, VERSION, self.party, _COMPARISON_CODES[self.comparison], self.batch,
-            self.kit_id, self.program_hash, self.mask_id, self.seed, self.body_bytes,
+            self.kit_id, self.program_hash, self.blinding_id, self.seed, self.body_bytes,
         )  # fmt: skip
 
     @property
@@ -55,10 +55,10 @@ def read_header(data: bytes | memoryview) -> Header:
     """Parse and check the fixed part; the length must match exactly."""
     if len(data) < HEADER_BYTES:
         raise MaterialError(f"kit: {len(data)} bytes, shorter than its {HEADER_BYTES}-byte header; prepare it anew")
-    magic, version, party, code, batch, kit_id, program_hash, mask_id, seed, body = _HEADER.unpack_from(data)
+    magic, version, party, code, batch, kit_id, program_hash, blinding_id, seed, body = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or party > 1 or code >= len(_COMPARISON_CODES):
         raise MaterialError(f"kit: not a version-{VERSION} kit; prepare it anew with this release")
-    header = Header(party, list(_COMPARISON_CODES)[code], batch, kit_id, program_hash, mask_id, seed, body)
+    header = Header(party, list(_COMPARISON_CODES)[code], batch, kit_id, program_hash, blinding_id, seed, body)
     if len(data) != header.total_bytes:
         raise MaterialError(
             f"kit {kit_id.hex()}: {len(data)} bytes found, {header.total_bytes} expected; it was cut short"
@@ -90,7 +90,7 @@ class KitWriter:
     def finish(self) -> None:
         """Append the digest; raises if the sections do not add up to the announced length."""
         if self._left:
-            raise MaterialError(f"kit writer: {self._left} bytes of the plan were not written")
+            raise MaterialError(f"kit writer: {self._left} bytes of the inventory were not written")
         self._sink.write(self._digest.digest())
 
     def _put(self, data: bytes | memoryview) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from autorep.errors import CheckpointError, ProtocolError
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.party import Party
-from autorep.mpc.plan import ComparisonName
 from autorep.mpc.prg import fresh_seed, stream
 from autorep.mpc.transport import Ledger, Transport, memory_pair
 from autorep.program import ir
@@ -60,8 +60,8 @@ class LocalPair:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="autorep-party")
 
     def __enter__(self) -> LocalPair:
-        masks = self.dealer.masks
-        self._both(lambda i: self.parties[i].setup(self._links[i], masks.seeds[i], masks.mask_id))
+        blinding = self.dealer.blinding
+        self._both(lambda i: self.parties[i].setup(self._links[i], blinding.seeds[i], blinding.id))
         return self
 
     def __exit__(self, *_: Any) -> None:

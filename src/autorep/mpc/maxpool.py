@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from autorep.mpc.correlations import DealerTape, PartyTape
+from autorep.mpc.inventory import COMPARISONS, ComparisonName
 from autorep.mpc.online import Exchange
-from autorep.mpc.plan import COMPARISONS, ComparisonName
 from autorep.mpc.ring import reduce
 from autorep.mpc.shapes import pool_candidates, tournament
 from autorep.program import ir

@@ -2,10 +2,10 @@
 
 Three calls, in the order of their lives:
 
-* `setup`, once per model: the weights are opened under the dealer's masks (F = W + B) and packed for the kernels.
+* `setup`, once per model: the weights are opened under the dealer's blinding (F = W + B) and packed for the kernels.
 * `prepare`, once per query and ahead of it, alone: the kit becomes U, P, Q, masks and comparison keys.
 * `run`, when the image arrives: one pass over the program. A **wire** is an array both parties know; a **sum** is this
-  party's additive share. Rounds and bytes are those of `plan.rounds`, no more.
+  party's additive share. Rounds and bytes are those of `inventory.rounds`, no more.
 
 A party learns: the program's public part, uniform opened values, and nothing else.
 """
@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from autorep import _native
 from autorep.errors import CheckpointError, MaterialError, ProtocolError
 from autorep.mpc import activation, linear, maxpool, product, requantize
 from autorep.mpc.correlations import PartyTape
-from autorep.mpc.dealer import rearrange, weight_mask
+from autorep.mpc.dealer import blinding_share, rearrange
+from autorep.mpc.inventory import ComparisonName, program_items
 from autorep.mpc.kit import read_header
 from autorep.mpc.online import Exchange
-from autorep.mpc.plan import ComparisonName, program_items
 from autorep.mpc.ring import U64, reduce, shift_left
 from autorep.mpc.transport import Transport
 from autorep.program import ir
@@ -72,7 +71,7 @@ class Party:
         self.program_hash = bytes.fromhex(program_hash(program))
         self._shares = dict(shares)
         self._check_shares()
-        self._mask_id: bytes | None = None
+        self._blinding_id: bytes | None = None
         self._weights: dict[str, linear.RingKernel] = {}
         self._opened_weights: dict[str, linear.RingKernel] = {}
         self._opened_coefficients: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -85,11 +84,8 @@ class Party:
 
     # ------------------------------------------------------------------ once per model
 
-    def setup(self, transport: Transport, model_seed: bytes, mask_id: bytes, long_lived: bool = False) -> None:
-        """Open F = W + B for every weight and quadratic coefficient: one round each, 8 bytes an element.
-
-        In a `long_lived` process, one that will answer many queries, memory that a query frees is kept for the next.
-        """
+    def setup(self, transport: Transport, model_seed: bytes, blinding_id: bytes) -> None:
+        """Open F = W + B for every weight and quadratic coefficient: one round each, 8 bytes an element."""
         transport.phase = "offline"
         for op in self.program.ops:
             if isinstance(op, linear.LinearOp):
@@ -103,13 +99,11 @@ class Party:
                     self._open_parameter(transport, model_seed, f"{op.name}.b"),
                 )
         transport.phase = "online"
-        self._mask_id = mask_id
-        if long_lived:
-            _native.keep_freed_memory()  # only now: what setting up took is given back first
+        self._blinding_id = blinding_id
 
     def _open_parameter(self, transport: Transport, model_seed: bytes, label: str) -> np.ndarray:
         share = self._shares[label]
-        masked = share + weight_mask(model_seed, label, share.shape)
+        masked = share + blinding_share(model_seed, label, share.shape)
         return Exchange(self.index, transport).open(label, [(masked, 64)])[0]
 
     # ------------------------------------------------------------------ once per query, ahead of it
@@ -120,12 +114,12 @@ class Party:
         A `traced` query keeps every mask, so that `run` can record shares of all intermediate values.
         """
         header = read_header(kit)
-        if self._mask_id is None:
+        if self._blinding_id is None:
             raise ProtocolError("prepare: the weights are not opened yet; call setup first")
         for found, due, what in (
             (header.party, self.index, "party"),
             (header.program_hash, self.program_hash, "program"),
-            (header.mask_id, self._mask_id, "opening of the weight masks"),
+            (header.blinding_id, self._blinding_id, "blinding of the weights"),
             (header.comparison, self.comparison, "comparison protocol"),
         ):
             if found != due:

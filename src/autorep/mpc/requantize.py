@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from autorep.mpc.correlations import DealerTape, PartyTape
+from autorep.mpc.inventory import wrap_bits
 from autorep.mpc.online import Exchange
-from autorep.mpc.plan import wrap_bits
 from autorep.mpc.ring import U64, reduce
 from autorep.program import ir
 

@@ -1,4 +1,4 @@
-"""Sizes that plan, dealer and party share: batches of comparisons, and the tournament of a max pool."""
+"""Sizes that inventory, dealer and party share: batches of comparisons, and the tournament of a max pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autorep.program import ir
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SignBatch:
     """`count` signs of values t = T − R, T public and R shared, at each of `points` public offsets.
 
     Attributes:
@@ -36,7 +36,7 @@ class TournamentLevel:
     `comparison.count` is batch·(pairs of columns)·(outputs of one image).
     """
 
-    comparison: Comparison
+    comparison: SignBatch
     pairs: int
     rest: int
 
@@ -46,7 +46,7 @@ def tournament(op: ir.MaxPool, batch: int) -> Iterator[TournamentLevel]:
     candidates, number = op.kernel[0] * op.kernel[1], 0
     while candidates > 1:
         pairs, rest = divmod(candidates, 2)
-        spec = Comparison(f"{op.name}/max{number}", batch * pairs * op.size, op.window, op.bits, 0)
+        spec = SignBatch(f"{op.name}/max{number}", batch * pairs * op.size, op.window, op.bits, 0)
         yield TournamentLevel(spec, pairs, rest)
         candidates, number = pairs + rest, number + 1
 

@@ -1,7 +1,7 @@
 """The dealer as a service: correlated randomness for any number of server pairs, whose data it never sees.
 
-A pair is known by its name, its program and its comparison protocol. Its masks are kept in the state folder, so that
-a restarted dealer continues with the same ones and the kits already delivered stay good.
+A pair is known by its name, its program and its comparison protocol. Its blinding is kept in the state folder, so that
+a restarted dealer continues with the same one and the kits already delivered stay good.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from autorep.errors import AutorepError, HandshakeError
-from autorep.mpc.dealer import Dealer, ModelMasks
-from autorep.mpc.plan import COMPARISONS, ComparisonName
+from autorep.mpc.dealer import Blinding, Dealer
+from autorep.mpc.inventory import COMPARISONS, ComparisonName
 from autorep.mpc.transport import Transport, handshake
 from autorep.mpc.transport_tcp import TcpTransport
 from autorep.program.files import program_hash
@@ -44,7 +44,7 @@ class DealerService:
     """Serves authenticated connections of servers; `serve_link` runs in one thread per connection.
 
     Args:
-        state: folder for the pairs' masks, or None to draw new ones at every start.
+        state: folder for the pairs' blinding, or None to draw a new one at every start.
     """
 
     def __init__(self, state: Path | None) -> None:
@@ -66,8 +66,8 @@ class DealerService:
             raise HandshakeError(message)
         program = self._program(transport, str(hello.get("program")))
         pair = self._pair(str(hello.get("pair")), program, cast(ComparisonName, comparison))
-        masks = pair.dealer.masks
-        send_message(transport, {"mask_id": masks.mask_id.hex(), "seed": masks.seeds[int(str(index))].hex()})
+        blinding = pair.dealer.blinding
+        send_message(transport, {"blinding_id": blinding.id.hex(), "seed": blinding.seeds[int(str(index))].hex()})
         event("server connected", party=index, pair=hello.get("pair"), program=hello.get("program"))
         if index == 0:
             self._lead(transport, pair)
@@ -98,28 +98,28 @@ class DealerService:
         key = (name, program_hash(program), comparison)
         with self._lock:
             if key not in self._pairs:
-                masks = self._masks(key)
-                self._pairs[key] = _Pair(Dealer(program, masks, comparison))
+                blinding = self._blinding(key)
+                self._pairs[key] = _Pair(Dealer(program, blinding, comparison))
             return self._pairs[key]
 
-    def _masks(self, key: tuple[str, str, str]) -> ModelMasks:
+    def _blinding(self, key: tuple[str, str, str]) -> Blinding:
         if self._state is None:
-            return ModelMasks()
+            return Blinding()
         name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:32]
         path = self._state / f"{name}.json"
         if path.exists():
             values = json.loads(path.read_text(encoding="utf-8"))
             seed0, seed1 = (bytes.fromhex(seed) for seed in values["seeds"])
-            return ModelMasks(bytes.fromhex(values["mask_id"]), (seed0, seed1))
-        masks = ModelMasks()
+            return Blinding(bytes.fromhex(values["blinding_id"]), (seed0, seed1))
+        blinding = Blinding()
         self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = path.with_suffix(".new")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"mask_id": masks.mask_id.hex(), "seeds": [seed.hex() for seed in masks.seeds]}, file)
+            json.dump({"blinding_id": blinding.id.hex(), "seeds": [seed.hex() for seed in blinding.seeds]}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-        return masks
+        return blinding
 
     def _lead(self, transport: Transport, pair: _Pair) -> None:
         """Party 0 asks for kits; its own goes out first, the other one to party 1's thread."""

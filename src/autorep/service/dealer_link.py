@@ -1,4 +1,4 @@
-"""A server's link to the dealer: fetches masks once and kits whenever the store runs low.
+"""A server's link to the dealer: fetches blinding once and kits whenever the store runs low.
 
 Party 0 asks; the dealer hands it its kit first and then pushes the other one to party 1. So whatever lies in party
 1's store lay in party 0's before it.
@@ -14,7 +14,7 @@ from autorep.errors import AutorepError, ProtocolError
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.logs import event, trouble
 from autorep.service.messages import receive_message, send_message
-from autorep.service.session import Masks, Session
+from autorep.service.session import Blinding, Session
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
 AT_ONCE = 4  # kits per request: the dealer makes the next while this server stores the last
@@ -71,8 +71,8 @@ class DealerLink(threading.Thread):
         )
         if receive_message(transport).get("send_program"):
             transport.send("program", self._archive())
-        masks = receive_message(transport)
-        session.use_masks(Masks(str(masks["mask_id"]), bytes.fromhex(masks["seed"])))
+        blinding = receive_message(transport)
+        session.use_blinding(Blinding(str(blinding["blinding_id"]), bytes.fromhex(blinding["seed"])))
         session.metrics.dealer.set(1)
         event("dealer connected", program=session.hash)
         return transport

@@ -99,16 +99,16 @@ class Follower(Session):
 
     def _live(self, epoch: _Epoch) -> None:
         """One epoch, from dialling to the loss of the link."""
-        masks = self.masks
-        if masks is None:
-            raise MaterialError("party 1 has no masks yet; it waits for its dealer")
+        blinding = self.blinding
+        if blinding is None:
+            raise MaterialError("party 1 has no blinding yet; it waits for its dealer")
         setup = self._open(epoch, "setup")
         needed = self.party is None
         send_message(setup, {"needs_setup": needed})
         if receive_message(setup).get("needs_setup") or needed:
-            party = self.open_weights(setup, masks)
-            if self.masks is not masks:
-                raise MaterialError("the dealer gave new masks meanwhile; dialling again")
+            party = self.open_weights(setup, blinding)
+            if self.blinding is not blinding:
+                raise MaterialError("the dealer gave new blinding meanwhile; dialling again")
             self.party = party
             event("weights opened", program=self.hash, bytes=setup.ledger.total("offline").sent)
         receive_message(setup)
@@ -130,7 +130,7 @@ class Follower(Session):
                 thread.join(self.settings.timeout)
 
     def _open(self, epoch: _Epoch, kind: str, **fields: Any) -> Transport:
-        """Dial, say what for, and compare program, masks and parameters."""
+        """Dial, say what for, and compare program, blinding and parameters."""
         transport = self._dial()
         epoch.add(transport)
         send_message(transport, {"kind": kind, "program": self.hash, "epoch": epoch.name, **fields})

@@ -2,7 +2,7 @@
 
 Links, all opened by party 1 under one random `epoch`, each served by one thread here:
 
-    setup      opens the weights under the dealer's masks, when either side has not done so
+    setup      opens the weights under the dealer's blinding, when either side has not done so
     commands   party 0 → 1: prepare a kit, drop a query
     notes      party 1 → 0: kits stored, prepared or missing; halves arrived or gone
     lane i     one query after another: a message that names query and kit, then the protocol itself
@@ -101,8 +101,8 @@ class Leader(Session):
         if greeting.get("kind") == "probe":
             send_message(transport, {"state": "; ".join(self.problems.values()) or "connected to party 1"})
             return
-        if self.masks is None:
-            transport.abort("party 0 has no masks yet; it waits for its dealer")
+        if self.blinding is None:
+            transport.abort("party 0 has no blinding yet; it waits for its dealer")
             return
         if self.stopping.is_set():
             transport.abort("party 0 is stopping")
@@ -132,13 +132,13 @@ class Leader(Session):
 
     def _setup(self, transport: Transport, epoch: str) -> None:
         self.drop_peer("party 1 dialled anew")
-        masks, needed = self.masks, self.party is None
-        assert masks is not None
+        blinding, needed = self.blinding, self.party is None
+        assert blinding is not None
         send_message(transport, {"needs_setup": needed})
         if receive_message(transport).get("needs_setup") or needed:
-            party = self.open_weights(transport, masks)
-            if self.masks is not masks:
-                raise MaterialError("the dealer gave new masks meanwhile; party 1 must dial again")
+            party = self.open_weights(transport, blinding)
+            if self.blinding is not blinding:
+                raise MaterialError("the dealer gave new blinding meanwhile; party 1 must dial again")
             self.party = party
             event("weights opened", program=self.hash, bytes=transport.ledger.total("offline").sent)
         with self._links_lock:

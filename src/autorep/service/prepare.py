@@ -8,11 +8,11 @@ from typing import cast
 from tqdm import tqdm
 
 from autorep.mpc.dealer import Dealer
-from autorep.mpc.plan import ComparisonName
+from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.store import Store
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
-from autorep.service.session import Masks, write_masks
+from autorep.service.session import Blinding, write_blinding
 
 
 def prepare_stores(program: Program, out: Path, count: int, comparison: str = "dcf") -> tuple[int, int]:
@@ -21,10 +21,10 @@ def prepare_stores(program: Program, out: Path, count: int, comparison: str = "d
     dealer = Dealer(program, comparison=cast(ComparisonName, comparison))
     folders = [out / f"party{party}" / digest[:16] for party in (0, 1)]
     stores = [Store(folder, bytes.fromhex(digest)) for folder in folders]
-    for store, folder, seed in zip(stores, folders, dealer.masks.seeds):
-        for stale in store.ids():  # of earlier masks, worthless beside the new ones
+    for store, folder, seed in zip(stores, folders, dealer.blinding.seeds):
+        for stale in store.ids():  # of earlier blinding, worthless beside the new one
             store.discard(stale)
-        write_masks(folder, Masks(dealer.masks.mask_id.hex(), seed))
+        write_blinding(folder, Blinding(dealer.blinding.id.hex(), seed))
     sizes = [0, 0]
     for _ in tqdm(range(count), desc="preparing", unit="inference", leave=False):
         dealt = dealer.deal(1)

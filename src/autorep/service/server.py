@@ -80,7 +80,7 @@ class Server:
         self.sessions[model.hash] = session
         if settings.dealer is not None:
             self._dealers.append(DealerLink(session, self._dial_dealer, settings.pair, model.archive))
-        elif session.masks is None:
+        elif session.blinding is None:
             raise ConfigError(
                 f"serve: no --dealer is given and {folder} holds no prepared material for program "
                 f"{model.hash[:16]}…; start a dealer, or run `autorep prepare` and copy its folder here"

@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from autorep import _native
 from autorep.errors import AutorepError, MaterialError
+from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.party import Party, PreparedQuery
-from autorep.mpc.plan import ComparisonName
 from autorep.mpc.store import Store
 from autorep.mpc.transport import Entry, Transport
 from autorep.program.ir import Program
@@ -92,10 +93,10 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Masks:
-    """This party's seed of the masks under which the weights are opened, and the id both parties must agree on."""
+class Blinding:
+    """This party's seed of the blinding under which the weights are opened, and the id both parties must agree on."""
 
-    mask_id: str
+    id: str
     seed: bytes = field(repr=False)
 
 
@@ -105,7 +106,7 @@ class Session(ABC):
     Args:
         program: its public part; program_hash: in hex; index: this party.
         load_shares: reads this party's shares of the parameters.
-        store_folder: where kits and the mask seed of this program live.
+        store_folder: where kits and the blinding seed of this program live.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Session(ABC):
         self.program, self.hash, self.index, self.settings = program, program_hash, index, settings
         self.metrics = metrics.of(program_hash)
         self.store = Store(store_folder, bytes.fromhex(program_hash))
-        self.masks = read_masks(store_folder)
+        self.blinding = read_blinding(store_folder)
         self.party: Party | None = None
         self.waiting: dict[str, Query] = {}
         self.running: dict[str, Query] = {}
@@ -161,11 +162,11 @@ class Session(ABC):
 
     def hello(self) -> dict[str, Any]:
         """What both servers must agree on."""
-        masks = None if self.masks is None else self.masks.mask_id
+        blinding = None if self.blinding is None else self.blinding.id
         return {
             "party": self.index,
             "program": self.hash,
-            "masks": masks,
+            "blinding": blinding,
             "comparison": self.settings.comparison,
         }
 
@@ -247,17 +248,17 @@ class Session(ABC):
 
     # ------------------------------------------------------------------ material
 
-    def use_masks(self, masks: Masks) -> None:
-        """Adopt the dealer's masks; from a link's thread. Kits made for other masks are worthless and deleted."""
-        if self.masks is not None and masks.mask_id == self.masks.mask_id:
+    def use_blinding(self, blinding: Blinding) -> None:
+        """Adopt the dealer's blinding; from a link's thread. Kits made for another one are worthless and deleted."""
+        if self.blinding is not None and blinding.id == self.blinding.id:
             return
         for kit_id in self.store.ids():
             self.store.discard(kit_id)
-        write_masks(self.store.folder, masks)
-        self.masks, self.party = masks, None
+        write_blinding(self.store.folder, blinding)
+        self.blinding, self.party = blinding, None
         self.metrics.stored.set(0)
-        event("new model masks", program=self.hash, masks=masks.mask_id)
-        self.drop_peer("the dealer gave new masks")
+        event("blinding adopted", program=self.hash, blinding=blinding.id)
+        self.drop_peer("the dealer gave new blinding")
 
     def put(self, kit_id: str, data: memoryview) -> bool:
         """Store a kit; from a link's thread. False when the disk would not take it."""
@@ -270,10 +271,11 @@ class Session(ABC):
         self.call(self._stored, [kit_id])
         return True
 
-    def open_weights(self, link: Transport, masks: Masks) -> Party:
+    def open_weights(self, link: Transport, blinding: Blinding) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""
         party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)
-        party.setup(link, masks.seed, bytes.fromhex(masks.mask_id), long_lived=True)
+        party.setup(link, blinding.seed, bytes.fromhex(blinding.id))
+        _native.keep_freed_memory()  # only now: what setting up took is given back first
         return party
 
     def _prepare(self, party: Party, kit_id: str) -> tuple[PreparedQuery, int]:
@@ -322,22 +324,22 @@ def _step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
-def read_masks(folder: Path) -> Masks | None:
+def read_blinding(folder: Path) -> Blinding | None:
     try:
-        values = json.loads((folder / "masks.json").read_text(encoding="utf-8"))
-        return Masks(values["mask_id"], bytes.fromhex(values["seed"]))
+        values = json.loads((folder / "blinding.json").read_text(encoding="utf-8"))
+        return Blinding(values["blinding_id"], bytes.fromhex(values["seed"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError):
-        raise MaterialError(f"{folder}/masks.json is damaged; delete this store and prepare it anew") from None
+        raise MaterialError(f"{folder}/blinding.json is damaged; delete this store and prepare it anew") from None
 
 
-def write_masks(folder: Path, masks: Masks) -> None:
+def write_blinding(folder: Path, blinding: Blinding) -> None:
     """Durably, readable by this user only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = folder / "masks.json.new"
+    draft = folder / "blinding.json.new"
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"mask_id": masks.mask_id, "seed": masks.seed.hex()}, file)
+        json.dump({"blinding_id": blinding.id, "seed": blinding.seed.hex()}, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(draft, folder / "masks.json")
+    os.replace(draft, folder / "blinding.json")

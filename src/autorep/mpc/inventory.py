@@ -15,7 +15,7 @@ from typing import Literal
 
 from autorep.mpc import compare_bits, compare_dcf
 from autorep.mpc.ring import packed_bytes
-from autorep.mpc.shapes import Comparison, tournament
+from autorep.mpc.shapes import SignBatch, tournament
 from autorep.program import ir
 
 ComparisonName = Literal["dcf", "bits"]
@@ -62,10 +62,10 @@ class Item:
         return packed_bytes(self.count, self.bits) if sent else 0
 
 
-def comparison_of(op: ir.Activation, batch: int) -> Comparison:
+def comparison_of(op: ir.Activation, batch: int) -> SignBatch:
     """The comparisons of an activation's kept elements, at every knot."""
     shift = op.in_frac - op.kept_frac
-    return Comparison(
+    return SignBatch(
         label=f"{op.name}/kept",
         count=batch * op.kept_count,
         window=op.window,
@@ -162,7 +162,7 @@ def _kept_items(op: ir.Activation, batch: int, comparison: ComparisonName) -> It
     yield Item(f"{spec.label}/z", "mask", spec.count, spec.bits)
 
 
-def _comparison_items(spec: Comparison, comparison: ComparisonName) -> Iterator[Item]:
+def _comparison_items(spec: SignBatch, comparison: ComparisonName) -> Iterator[Item]:
     for label, kind, count, bits in COMPARISONS[comparison].items(spec):
         yield Item(label, kind, count, bits)
 

@@ -1,22 +1,34 @@
 """The cost model: rounds, bytes, key material, multiplications and latency of a Program, before any run.
 
-Every number but the latency is exact: it comes from the plan that the parties and the dealer themselves follow.
+Every number but the latency is exact: it comes from the inventory that the parties and the dealer themselves follow.
 """
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from autorep.bench.worker import LINKS
-from autorep.errors import BudgetError
+from autorep.mpc.inventory import ComparisonName, items, multiplications, rounds
 from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES
-from autorep.mpc.plan import ComparisonName, items, multiplications, rounds
 from autorep.mpc.transport import FRAME_OVERHEAD
 from autorep.program.ir import Activation, MaxPool, Op, Program
 
 PARTIES = (0, 1)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Bandwidth and one-way delay; None leaves the loopback as it is."""
+
+    bytes_per_second: float | None = None
+    one_way_delay: float = 0.0
+
+
+LINKS = {
+    "loopback": Link(),
+    "lan": Link(1e9, 0.0001 / 2),  # 1 GB/s, 0.1 ms round trip
+    "wan": Link(100e6 / 8, 0.040 / 2),  # 100 Mb/s, 40 ms round trip
+}
 
 
 @dataclass(frozen=True)
@@ -152,30 +164,6 @@ def cost(program: Program, batch: int = 1, comparison: ComparisonName = "dcf") -
         )
     model = sum(8 * value.size for value in program.parameters.values())
     return Cost(batch, comparison, tuple(layers), 8 * batch * program.input.size, model)
-
-
-def sketch(
-    network: str, image_size: int | None = None, relus: int | None = None, classes: int | None = None
-) -> Program:
-    """A network by name with random weights, planned for assumed ranges, keeping `relus` ReLUs spread evenly."""
-    import torch
-
-    from autorep import models
-    from autorep.bench.networks import KINDS, spread_
-    from autorep.compiler.compile import sketch_program
-    from autorep.replacement import replace_activations_
-
-    spec = models.spec(network)
-    size = image_size or spec.image_size
-    knows_size = "image_size" in inspect.signature(spec.build).parameters
-    model = models.create(network, classes, **({"image_size": size} if knows_size else {})).eval()
-    example = torch.zeros(2, spec.channels, size, size)
-    replacement = replace_activations_(model, example, kinds=KINDS)
-    if relus is not None:
-        if not 0 <= relus <= replacement.total:
-            raise BudgetError(f"{network} at {size}×{size} has {replacement.total:,} ReLUs; cannot keep {relus:,}")
-        spread_(replacement, relus)
-    return sketch_program(model, example)
 
 
 def _comparisons(op: Op) -> int:

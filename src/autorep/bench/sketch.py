@@ -1,0 +1,31 @@
+"""A network by name as a Program, to be counted: nothing is trained or measured."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+from autorep import models
+from autorep.bench.networks import KINDS, spread_
+from autorep.compiler.compile import sketch_program
+from autorep.errors import BudgetError
+from autorep.program.ir import Program
+from autorep.replacement import replace_activations_
+
+
+def sketch(
+    network: str, image_size: int | None = None, relus: int | None = None, classes: int | None = None
+) -> Program:
+    """A network by name with random weights, planned for assumed ranges, keeping `relus` ReLUs spread evenly."""
+    spec = models.spec(network)
+    size = image_size or spec.image_size
+    knows_size = "image_size" in inspect.signature(spec.build).parameters
+    model = models.create(network, classes, **({"image_size": size} if knows_size else {})).eval()
+    example = torch.zeros(2, spec.channels, size, size)
+    replacement = replace_activations_(model, example, kinds=KINDS)
+    if relus is not None:
+        if not 0 <= relus <= replacement.total:
+            raise BudgetError(f"{network} at {size}×{size} has {replacement.total:,} ReLUs; cannot keep {relus:,}")
+        spread_(replacement, relus)
+    return sketch_program(model, example)
