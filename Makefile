@@ -20,11 +20,11 @@ $(BIN)/python:
 
 $(STAMP): $(INPUTS) | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,report]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,serve,report]'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,report,tensorboard,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,serve,report,tensorboard,dev]'
 	@touch $@
 
 demo: setup  ## train, replace, compile, serve and predict privately on embedded digits

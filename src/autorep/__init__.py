@@ -1,15 +1,15 @@
 """AutoReP: replace ReLUs automatically, then run the network privately between two servers.
 
-Names are loaded when first used, so that a client or a server that imports autorep does not import torch.
+Names are loaded when first used, so that a client or a server needs no torch (`pip install autorep[train]` brings it).
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autorep import errors
 from autorep.errors import AutorepError
+from autorep.lazy import lazily
 
 if TYPE_CHECKING:
     from autorep import data, models, training, zoo
@@ -39,25 +39,23 @@ __all__ = [
     "zoo",
 ]
 
-_HOMES = {
-    "Client": "autorep.service.client",
-    "Program": "autorep.program.ir",
-    "Replacement": "autorep.replacement",
-    "check": "autorep.compiler.compile",
-    "compile_program": "autorep.compiler.compile",
-    "count_relus": "autorep.replacement",
-    "load": "autorep.zoo",
-    "replace_activations_": "autorep.replacement",
-}
-_PACKAGES = ("data", "models", "training", "zoo")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"autorep.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'autorep' has no attribute {name!r}; public names: {', '.join(__all__)}")
+__getattr__ = lazily(
+    __name__,
+    {
+        "Client": "autorep.service.client",
+        "Program": "autorep.program.ir",
+        "Replacement": "autorep.replacement",
+        "check": "autorep.compiler.compile",
+        "compile_program": "autorep.compiler.compile",
+        "count_relus": "autorep.replacement",
+        "data": "autorep.data",
+        "load": "autorep.zoo",
+        "models": "autorep.models",
+        "replace_activations_": "autorep.replacement",
+        "training": "autorep.training",
+        "zoo": "autorep.zoo",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autorep.bench import networks
 from autorep.bench.networks import build_program, keep_relus, random_inputs
 from autorep.errors import BudgetError
 from autorep.program.ir import Activation, Program
@@ -53,3 +54,9 @@ def test_another_budget_changes_only_which_relus_are_kept(quadratic: Program, re
         assert len(np.unique(after.kept)) == after.kept_count
     images = random_inputs(program, 2)
     assert np.abs(program.run(images, mode="fixed") - program.run(images, mode="float")).max() < 1e-2
+
+
+def test_a_network_that_pads_by_its_image_size_is_built_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "compile_random", lambda model, *_: model)
+    stems = [build_program("efficientnet_lite0", size)._conv_stem for size in (33, 224)]  # type: ignore[attr-defined]
+    assert [type(stem.pad).__name__ for stem in stems] == ["Identity", "ZeroPad2d"]

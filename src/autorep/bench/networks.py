@@ -43,7 +43,7 @@ def build_program(network: str, image_size: int | None = None, relus: int | None
     if size < 8:
         raise ConfigError(f"image size {size}: the networks need at least 8")
     torch.manual_seed(seed)
-    return compile_random(models.create(network), network, (spec.channels, size), relus, seed)
+    return compile_random(models.create(network, image_size=size), network, (spec.channels, size), relus, seed)
 
 
 def compile_random(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import torch
 
 from autorep import models
@@ -20,8 +18,7 @@ def sketch(
     """A network by name with random weights, planned for assumed ranges, keeping `relus` ReLUs spread evenly."""
     spec = models.spec(network)
     size = image_size or spec.image_size
-    knows_size = "image_size" in inspect.signature(spec.build).parameters
-    model = models.create(network, classes, **({"image_size": size} if knows_size else {})).eval()
+    model = models.create(network, classes, size).eval()
     example = torch.zeros(2, spec.channels, size, size)
     replacement = replace_activations_(model, example, kinds=KINDS)
     if relus is not None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from autorep.errors import AutorepError, ConfigError
+from autorep.lazy import missing
 from autorep.settings import nearest, parse
 
 # name -> (module, settings class with a `run` method, one line of help)
@@ -68,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return dispatch(title, COMMANDS, "autorep", arguments)
     except AutorepError as error:
         print(f"autorep: error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if (text := missing(error, f"autorep {arguments[0]}")) == str(error):
+            raise
+        print(f"autorep: error: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("autorep: interrupted", file=sys.stderr)

@@ -35,7 +35,7 @@ class Count:
 
         spec = models.spec(self.model)
         size = self.image_size or spec.image_size
-        network = models.create(self.model, self.classes, **models.size_options(self.model, size))
+        network = models.create(self.model, self.classes, size)
         counted = count_relus(network, torch.zeros(1, spec.channels, size, size), self.kinds)
         result = {"model": self.model, "image_size": size, **counted}
         rows = [(site["name"], f"{site['relus']:,}") for site in counted["sites"]]

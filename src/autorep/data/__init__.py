@@ -6,12 +6,17 @@ dataset = load("cifar10", "cifar-10-python.tar.gz")
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autorep.data.augment import evaluation_batches, normalise, training_batch
-from autorep.data.dataset import Dataset, Images, Subset, TensorImages
+from autorep.data.specs import names, spec, title
 from autorep.errors import ConfigError
-from autorep.settings import nearest
+from autorep.lazy import lazily
+
+if TYPE_CHECKING:
+    from autorep.data.augment import evaluation_batches, normalise, training_batch
+    from autorep.data.dataset import Dataset, Images, Subset, TensorImages
 
 __all__ = [
     "Dataset",
@@ -22,28 +27,24 @@ __all__ = [
     "load",
     "names",
     "normalise",
+    "spec",
+    "title",
     "training_batch",
 ]
 
-
-def names() -> list[str]:
-    """Every data set that `load` knows."""
-    return ["digits", "cifar10", "cifar100", "tiny-imagenet", "imagenet"]
+__getattr__ = lazily(
+    __name__,
+    dict.fromkeys(("Dataset", "Images", "Subset", "TensorImages"), "autorep.data.dataset")
+    | dict.fromkeys(("evaluation_batches", "normalise", "training_batch"), "autorep.data.augment"),
+)
 
 
 def load(name: str, path: str | Path | None = None, image_size: int | None = None) -> Dataset:
     """Read a data set; all but "digits" need `path`, `image_size` applies to "imagenet" only."""
-    if name not in names():
-        raise ConfigError(f"unknown data set {name!r}; {nearest(name, names())}")
+    read = getattr(importlib.import_module(f"autorep.data.{spec(name).module}"), name.replace("-", "_"))
     if name == "digits":
-        from autorep.data.digits import digits
-
-        return digits()
+        return read()
     if path is None:
         raise ConfigError(f"data set {name!r} needs the place of its files: --data-path PATH")
-    from autorep.data import cifar, folders
-
     path = Path(path).expanduser()
-    if name == "imagenet":
-        return folders.imagenet(path, image_size or 224)
-    return {"cifar10": cifar.cifar10, "cifar100": cifar.cifar100, "tiny-imagenet": folders.tiny_imagenet}[name](path)
+    return read(path, image_size or spec(name).image_size) if name == "imagenet" else read(path)

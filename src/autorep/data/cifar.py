@@ -11,25 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from autorep.data.dataset import Dataset, TensorImages
+from autorep.data.dataset import Dataset, TensorImages, known
 from autorep.errors import DataError
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_CIFAR100_NAMES = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
-forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
-mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
-possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
-sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
-willow_tree wolf woman worm
-"""
-CIFAR100_CLASSES = tuple(_CIFAR100_NAMES.split())
 _PIXELS = 3 * 32 * 32
-_STATISTICS = {
-    10: ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    100: ((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
-}
 _PARTS = {
     10: (tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",)),
     100: (("train",), ("test",)),
@@ -44,15 +29,15 @@ _EXPECTED = {
 
 def cifar10(path: Path) -> Dataset:
     """CIFAR-10: 50,000 and 10,000 images of 10 classes."""
-    return _cifar(path, 10, CIFAR10_CLASSES)
+    return _cifar(path, 10)
 
 
 def cifar100(path: Path) -> Dataset:
     """CIFAR-100 with its 100 fine labels."""
-    return _cifar(path, 100, CIFAR100_CLASSES)
+    return _cifar(path, 100)
 
 
-def _cifar(path: Path, classes: int, names: tuple[str, ...]) -> Dataset:
+def _cifar(path: Path, classes: int) -> Dataset:
     if path.suffix == ".npz":
         train, test = _read_npz(path, classes)
     else:
@@ -66,8 +51,7 @@ def _cifar(path: Path, classes: int, names: tuple[str, ...]) -> Dataset:
                 f"{path}: label {int(images.labels.max())} in the {part} part; CIFAR-{classes} has "
                 f"labels 0 to {classes - 1}"
             )
-    mean, std = _STATISTICS[classes]
-    return Dataset(f"cifar{classes}", train, test, names, mean, std, pad=4, flip=True)
+    return known(f"cifar{classes}", train, test)
 
 
 def _open_files(path: Path, classes: int) -> dict[str, Any]:

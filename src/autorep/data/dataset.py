@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from autorep.data.specs import spec
 from autorep.errors import ConfigError, DataError
 
 
@@ -102,3 +103,9 @@ class Dataset:
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))
         kept, out = order[count:].sort().values, order[:count].sort().values
         return replace(self, train=Subset(self.train, kept)), Subset(self.train, out)
+
+
+def known(name: str, train: Images, test: Images, classes: tuple[str, ...] | None = None) -> Dataset:
+    """A data set of the table in `specs`; `classes` where its files say them."""
+    facts = spec(name)
+    return Dataset(name, train, test, classes or facts.classes, facts.mean, facts.std, facts.pad, facts.flip)

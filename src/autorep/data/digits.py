@@ -7,7 +7,7 @@ from importlib import resources
 import numpy as np
 import torch
 
-from autorep.data.dataset import Dataset, TensorImages
+from autorep.data.dataset import Dataset, TensorImages, known
 
 _LEVELS = 16  # brightest of the 17 grey levels
 
@@ -19,5 +19,4 @@ def digits() -> Dataset:
     images = torch.from_numpy(((raw.astype(np.int32) * 255 + _LEVELS // 2) // _LEVELS).astype(np.uint8))[:, None]
     test = torch.arange(len(labels)) % 5 == 0
     parts = [TensorImages(images[rows], torch.from_numpy(labels)[rows]) for rows in (~test, test)]
-    classes = tuple(str(digit) for digit in range(10))
-    return Dataset("digits", parts[0], parts[1], classes, (0.3053,), (0.3760,), pad=1, flip=False)
+    return known("digits", parts[0], parts[1])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from autorep.data.dataset import Dataset, TensorImages
+from autorep.data.dataset import Dataset, TensorImages, known
 from autorep.errors import ConfigError, DataError
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-TINY_MEAN, TINY_STD = (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 _THREADS = 8
 
@@ -74,15 +72,15 @@ def tiny_imagenet(path: Path) -> Dataset:
         test, test_classes = _class_tree(path / "val", 64)
         _same_classes(classes, test_classes, path)
     parts = [TensorImages(_decode_all(part.files, 64), part.labels) for part in (train, test)]
-    return Dataset("tiny-imagenet", parts[0], parts[1], classes, TINY_MEAN, TINY_STD, pad=8, flip=True)
+    return known("tiny-imagenet", parts[0], parts[1], classes)
 
 
-def imagenet(path: Path, side: int = 224) -> Dataset:
+def imagenet(path: Path, side: int) -> Dataset:
     """An ImageNet-style tree, train/<class>/* and val/<class>/*; images are decoded batch by batch."""
     train, classes = _class_tree(path / "train", side)
     test, test_classes = _class_tree(path / "val", side)
     _same_classes(classes, test_classes, path)
-    return Dataset("imagenet", train, test, classes, IMAGENET_MEAN, IMAGENET_STD, pad=side // 8, flip=True)
+    return replace(known("imagenet", train, test, classes), pad=side // 8)
 
 
 def _class_tree(folder: Path, side: int) -> tuple[FolderImages, tuple[str, ...]]:

@@ -2,55 +2,60 @@
 
     model = create("resnet18", num_classes=100)
 
-Parameter names follow the public checkpoints each network has, so those load without renaming.
+Parameter names follow the public checkpoints each network has, so those load without renaming. The table below is all
+that is known about a network by its name; torch is imported when one is built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from autorep.errors import ConfigError
-from autorep.models.efficientnet import efficientnet_b2
-from autorep.models.efficientnet_lite import efficientnet_lite0, efficientnet_lite2
-from autorep.models.resnet import digits_net, resnet18, resnet20, resnet32, resnet56
-from autorep.models.weights import load_weights_
-from autorep.models.wide_resnet import wide_resnet22_8
+from autorep.lazy import lazily
 from autorep.settings import nearest
 
-__all__ = ["ModelSpec", "create", "load_weights_", "names", "size_options", "spec"]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from autorep.models.weights import load_weights_
+
+__all__ = ["ModelSpec", "create", "load_weights_", "names", "spec", "title"]
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to build a network, and the input it was designed for.
+    """A network: what people call it, what builds it, and the input it was designed for.
 
     Attributes:
-        build: called as build(num_classes, **options).
+        module: of this package; its function of the network's name is called as build(num_classes, **options).
         channels, image_size: of the usual input.
         num_classes: of the usual data set.
+        sized: whether the image size is an option of the builder (EfficientNet-Lite pads by it).
     """
 
-    build: Callable[..., nn.Module]
+    title: str
+    module: str
     channels: int
     image_size: int
     num_classes: int
+    sized: bool = False
 
 
 REGISTRY: dict[str, ModelSpec] = {
-    "digits_net": ModelSpec(digits_net, 1, 8, 10),
-    "resnet18": ModelSpec(resnet18, 3, 32, 100),
-    "resnet20": ModelSpec(resnet20, 3, 32, 10),
-    "resnet32": ModelSpec(resnet32, 3, 32, 10),
-    "resnet56": ModelSpec(resnet56, 3, 32, 10),
-    "wide_resnet22_8": ModelSpec(wide_resnet22_8, 3, 32, 100),
-    "efficientnet_b2": ModelSpec(efficientnet_b2, 3, 224, 1000),
-    "efficientnet_lite0": ModelSpec(efficientnet_lite0, 3, 224, 1000),
-    "efficientnet_lite2": ModelSpec(efficientnet_lite2, 3, 260, 1000),
+    "digits_net": ModelSpec("digits network", "resnet", 1, 8, 10),
+    "resnet18": ModelSpec("ResNet-18", "resnet", 3, 32, 100),
+    "resnet20": ModelSpec("ResNet-20", "resnet", 3, 32, 10),
+    "resnet32": ModelSpec("ResNet-32", "resnet", 3, 32, 10),
+    "resnet56": ModelSpec("ResNet-56", "resnet", 3, 32, 10),
+    "wide_resnet22_8": ModelSpec("WideResNet-22-8", "wide_resnet", 3, 32, 100),
+    "efficientnet_b2": ModelSpec("EfficientNet-B2", "efficientnet", 3, 224, 1000),
+    "efficientnet_lite0": ModelSpec("EfficientNet-Lite0", "efficientnet_lite", 3, 224, 1000, sized=True),
+    "efficientnet_lite2": ModelSpec("EfficientNet-Lite2", "efficientnet_lite", 3, 260, 1000, sized=True),
 }
+
+__getattr__ = lazily(__name__, {"load_weights_": "autorep.models.weights"})
 
 
 def names() -> list[str]:
@@ -65,15 +70,24 @@ def spec(name: str) -> ModelSpec:
     return REGISTRY[name]
 
 
-def create(name: str, num_classes: int | None = None, **options: Any) -> nn.Module:
-    """Build a network with fresh weights; `options` are the builder's own (see each builder)."""
+def title(name: str) -> str:
+    """What people call a network; one that is not in the registry goes by its own name."""
+    return REGISTRY[name].title if name in REGISTRY else name
+
+
+def create(name: str, num_classes: int | None = None, image_size: int | None = None, **options: Any) -> nn.Module:
+    """Build a network with fresh weights.
+
+    Args:
+        num_classes: None takes those of the network's usual data set.
+        image_size: rows and columns of the input; most networks take any.
+        options: the builder's own (see each builder).
+    """
     entry = spec(name)
+    if entry.sized and image_size is not None:
+        options["image_size"] = image_size
+    build = getattr(importlib.import_module(f"autorep.models.{entry.module}"), name)
     try:
-        return entry.build(entry.num_classes if num_classes is None else num_classes, **options)
+        return build(entry.num_classes if num_classes is None else num_classes, **options)
     except TypeError as error:
         raise ConfigError(f"model {name!r} does not take these options: {error}") from None
-
-
-def size_options(name: str, image_size: int) -> dict[str, int]:
-    """Options that `create` needs for images of this size: EfficientNet-Lite pads by its image size."""
-    return {"image_size": image_size} if name.startswith("efficientnet_lite") else {}

@@ -1,9 +1,16 @@
 """Training: the recipe (read `recipe` first), run directories, distillation, several processes, saved models."""
 
-from autorep.training.evaluate import accuracy
-from autorep.training.recipe import replace, train_baseline
-from autorep.training.saved import SavedModel, load_model, save_model
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autorep.lazy import lazily
 from autorep.training.settings import RECIPES, ReplaceSettings, TrainSettings
+
+if TYPE_CHECKING:
+    from autorep.training.evaluate import accuracy
+    from autorep.training.recipe import replace, train_baseline
+    from autorep.training.saved import SavedModel, load_model, save_model
 
 __all__ = [
     "RECIPES",
@@ -16,3 +23,10 @@ __all__ = [
     "save_model",
     "train_baseline",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {"accuracy": "autorep.training.evaluate"}
+    | dict.fromkeys(("replace", "train_baseline"), "autorep.training.recipe")
+    | dict.fromkeys(("SavedModel", "load_model", "save_model"), "autorep.training.saved"),
+)

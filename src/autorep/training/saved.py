@@ -76,8 +76,7 @@ def load_model(path: str | Path) -> SavedModel:
         raise CheckpointError(f"{description}: not valid JSON ({error})") from None
     if info.get("format") != FORMAT:
         raise CheckpointError(f"{description}: format {info.get('format')!r}; this version reads format {FORMAT}")
-    options = models.size_options(info["model"], info["input_shape"][-1])
-    model = models.create(info["model"], info["num_classes"], **options)
+    model = models.create(info["model"], info["num_classes"], info["input_shape"][-1])
     replacement = None
     if "replacement" in info:
         example = torch.zeros(1, *info["input_shape"])

@@ -123,8 +123,7 @@ def prepare(settings: TrainSettings | ReplaceSettings) -> Trainer:
         )
     dataset, held_out = dataset.held_out(round(settings.held_out * len(dataset.train)), settings.seed)
     torch.manual_seed(settings.seed)
-    options = models.size_options(settings.model, dataset.shape[-1])
-    model = models.create(settings.model, len(dataset.classes), **options).to(processes.device)
+    model = models.create(settings.model, len(dataset.classes), dataset.shape[-1]).to(processes.device)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a valid form of to()
     run = Run.start(settings.out, settings, settings.resume, processes.first)
