@@ -51,9 +51,8 @@ bench: setup  ## measure the headline set (under 15 minutes)
 bench-full: setup  ## measure everything, for long
 	$(BIN)/autorep bench all --scope full
 
-readme: setup  ## write the README's tables and figures from bench/results
+readme: setup  ## write the documents' tables and figures from bench/results
 	$(BIN)/autorep bench tables
-	$(BIN)/autorep bench tables --file bench/results/training/README.md
 	$(MAKE) figures
 
 figures: setup  ## draw the report, and the figures that the README and docs show

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from autorep.bench import kernels
 from autorep.bench.record import load
+from autorep.report import tables
+from autorep.report.collect import collect
+from autorep.report.documents import fill
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,12 +21,13 @@ def test_quick_measurement_covers_every_kernel() -> None:
     }  # fmt: skip
     assert all(row["rate"] > 0 and row["seconds"] > 0 for row in result["rows"])
     assert min(result["limits"][f"{name}_per_s"] for name in ("multiply_add_52", "copy_bytes", "read_bytes")) > 0
-    text = kernels.describe(result)
+    text = tables.kernels(result).text()
     assert all(row["case"] in text for row in result["rows"])
 
 
 def test_documentation_shows_the_recorded_run() -> None:
     recorded = load("kernels", ROOT / "bench" / "results")
     text = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    assert kernels.describe(recorded["result"]) in text
+    assert fill(text, collect([ROOT / "bench" / "results"])) == text
+    assert all(row["case"] in text for row in recorded["result"]["rows"])
     assert recorded["command"].startswith("autorep bench kernels")

@@ -9,8 +9,8 @@ import pytest
 
 from autorep.bench.everything import FULL, QUICK
 from autorep.bench.peer_systems import CRYPTEN, SPU, PeerSystem
-from autorep.bench.peers import describe
 from autorep.errors import ConfigError
+from autorep.report import tables
 
 
 @pytest.mark.parametrize("system", [CRYPTEN, SPU])
@@ -30,13 +30,13 @@ def test_what_is_installed_already_is_not_installed_again(tmp_path: Path) -> Non
 
 def test_a_row_without_statistics_prints_blanks() -> None:
     row = {"system": "SPU 0.9.5", "variant": "all ReLUs", "seconds": 9.0, "bytes_per_party": None, "rounds": None}
-    assert "None" not in describe({"rows": [row], "notes": []})
+    assert "None" not in tables.peers({"rows": [row], "notes": []}).text()
 
 
 def test_rows_are_printed_with_ratio_and_notes() -> None:
     row = {"variant": "all ReLUs", "seconds": 0.2, "bytes_per_party": 6e6, "rounds": 34}
     rows = [{"system": "AutoReP", "ratio": 9.0, **row}, {"system": "CrypTen 0.4.1", **row}]
-    text = describe({"rows": rows, "notes": ["What each counts."]})
+    text = tables.peers({"rows": rows, "notes": ["What each counts."]}).text()
     assert "9.0×" in text
     assert "What each counts." in text
 

@@ -10,8 +10,9 @@ import pytest
 
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair
-from autorep.bench.pi import describe, measure, parse_relus
+from autorep.bench.pi import measure
 from autorep.cli.main import main
+from autorep.cli.measure import describe_inference, parse_relus
 from autorep.errors import ConfigError, ProtocolError
 from autorep.mpc.cost import cost
 from autorep.program.ir import Program
@@ -33,7 +34,7 @@ def test_the_ledger_of_two_processes_equals_the_cost_model(program: Program) -> 
     assert sum(row["rounds"] for row in result["layers"]) == result["rounds"]
     assert result["agrees"]
     assert result["peak_party_bytes"] > result["runtime_bytes"] > 0
-    assert "rounds" in describe(result)
+    assert "rounds" in describe_inference(result)
 
 
 def test_bits_comparison_has_rounds_of_its_own_in_the_layers(program: Program) -> None:

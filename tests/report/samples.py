@@ -62,7 +62,7 @@ def inference(relus: int, seconds: float, **more: Any) -> dict[str, Any]:
     return {"network": "resnet18", "image_size": 32, "relus": relus, "online_seconds": seconds, "rounds": 34,
             "online_bytes_per_party": 7_100_000, "offline_bytes": 40_000_000 + 1308 * relus, "dealer_seconds": 0.3,
             "offline_seconds": 0.5, "operations": operations, "link": "loopback", "batch": 1, "threads": 1,
-            "layers": [], **more}  # fmt: skip
+            "layers": [], "comparison": "dcf", "peak_party_bytes": 4e8, "runtime_bytes": 5e7, **more}  # fmt: skip
 
 
 def write_everything(folder: Path) -> Path:

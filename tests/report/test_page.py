@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from autorep.report.page import Page, Section, Table
-from autorep.report.style import new_figure, thousands, to_svg, unique_ids
+from autorep.report.page import Page, Section
+from autorep.report.style import new_figure, to_svg, unique_ids
+from autorep.report.table import Table, thousands
 
 
 def test_text_is_escaped() -> None:

@@ -1,16 +1,16 @@
-"""`autorep bench all`: the headline set within minutes, or the full set; every result recorded, tables printed."""
+"""The headline set, measured within minutes, or the full set."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
+from autorep.bench import growth, kernels, peers, train
+from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pi import LinkName, measure
-from autorep.bench.record import RESULTS, record
 from autorep.settings import warn
 
 
@@ -76,8 +76,6 @@ FULL = (
 
 def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and result for each setting; the program is built once."""
-    from autorep.bench.networks import build_program, random_inputs
-
     program = build_program(case.network, case.image_size, case.relus)
     cores = len(os.sched_getaffinity(0))
     for setting in case.settings:
@@ -97,53 +95,17 @@ def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-@dataclass(frozen=True)
-class Everything:
-    """Run the benchmarks one after the other, record each, and print the headline tables."""
-
-    scope: Literal["quick", "full"] = "quick"
-    """quick: ResNet-18 at four budgets, three links, CrypTen, kernels (minutes). full: everything (an hour or so)."""
-    only: str = ""
-    """Only the results whose name contains this."""
-    results: Path = RESULTS
-    """Folder to write the results to."""
-
-    def run(self) -> int:
-        from autorep.bench.tables import TABLES
-
-        failed = []
-        for name, result in self._measured():
-            record(name, result, folder=self.results)
-            if not result.get("agrees", True) or not all(c["holds"] for c in result.get("checks", ())):
-                failed.append(name)
-        for name in ("headline", "networks", "wan"):
-            text = TABLES[name](self.results)
-            print(f"\n{name}\n\n{text}" if text else f"\n{name}: not measured yet")
-        for name in failed:
-            warn(f"{name}: a check failed; see {self.results / name}.json")
-        return 1 if failed else 0
-
-    def _measured(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        from autorep.bench.growth import Growth
-        from autorep.bench.kernels import measure as measure_kernels
-        from autorep.bench.peers import Peers
-        from autorep.bench.train import measure as measure_training
-
-        started = time.monotonic()
-        for case in self._cases():
-            if any(self.only in case.name + setting.suffix for setting in case.settings):
-                warn(f"{time.monotonic() - started:.0f} s: {case.name}")
-                yield from measure_case(case)
-        singles = {
-            "peers": Peers().measure,
-            "kernels-quick": lambda: measure_kernels(True),
-        }
-        if self.scope == "full":
-            singles |= {"growth": Growth().measure, "training/speed": measure_training}
-        for name, run in singles.items():
-            if self.only in name:
-                warn(f"{time.monotonic() - started:.0f} s: {name}")
-                yield name, run()
-
-    def _cases(self) -> tuple[Case, ...]:
-        return QUICK if self.scope == "quick" else (*QUICK, *FULL)
+def measure_all(scope: Literal["quick", "full"], only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and result of every benchmark whose name contains `only`, one after the other."""
+    started = time.monotonic()
+    for case in QUICK if scope == "quick" else (*QUICK, *FULL):
+        if any(only in case.name + setting.suffix for setting in case.settings):
+            warn(f"{time.monotonic() - started:.0f} s: {case.name}")
+            yield from measure_case(case)
+    singles: dict[str, Callable[[], dict[str, Any]]] = {"peers": peers.measure, "kernels": kernels.measure}
+    if scope == "full":
+        singles |= {"growth": growth.measure, "training/speed": train.measure}
+    for name, run in singles.items():
+        if only in name:
+            warn(f"{time.monotonic() - started:.0f} s: {name}")
+            yield name, run()

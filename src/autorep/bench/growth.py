@@ -1,4 +1,4 @@
-"""`autorep bench growth`: how latency, bytes and key material grow with ReLUs, image size, width and batch."""
+"""How latency, bytes and key material grow with ReLUs, image size, width and batch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
+from autorep.bench.networks import build_program, compile_random, keep_relus, random_inputs
 from autorep.bench.pair import Pair
-from autorep.bench.record import record
-from autorep.cli.output import emit, table
-from autorep.program.ir import Program
+from autorep.models.resnet import ResNet
+from autorep.program.ir import Activation, Program
 
 # What is measured of every query: label -> (figure, value in that unit)
 FIGURES: dict[str, str] = {
@@ -37,8 +38,6 @@ class Sample:
 
 def sample(x: float, program: Program, batch: int, repeats: int) -> Sample:
     """Medians of `repeats` queries between two processes, after one that warms up."""
-    from autorep.bench.networks import random_inputs
-
     images = random_inputs(program, batch)
     with Pair(program) as pair:
         queries = [pair.query(images) for _ in range(repeats + 1)][1:]
@@ -79,89 +78,39 @@ def verify(name: str, samples: list[Sample], bytes_linear: bool) -> list[dict[st
     return checks
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Curves with linear fits; fails when bytes are not linear in kept ReLUs or rounds are not constant."""
+def measure(network: str = "resnet20", repeats: int = 5) -> dict[str, Any]:
+    """All curves and checks; ReLUs, image size and batch vary on `network`, widths on a ResNet-20."""
+    found: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    for name, linear, samples in _axes(network, repeats):
+        found += curves(name, samples)
+        checks += verify(name, samples, linear)
+    return {"network": network, "share_kept": SHARE, "curves": found, "checks": checks}
 
-    network: str = "resnet20"
-    """Network whose ReLUs, image size and batch vary; widths vary on a ResNet-20 of 8 to 48 channels."""
-    repeats: int = 5
-    """Queries measured per point; one more warms up."""
-    record: str | None = None
-    """Also write bench/results/NAME.json."""
-    json: str | None = None
-    """Write the curves as JSON to a file, or to standard output with `-`."""
 
-    def run(self) -> int:
-        result = self.measure()
-        if self.record:
-            record(self.record, result)
-        emit(result, describe(result), self.json)
-        return 0 if all(check["holds"] for check in result["checks"]) else 1
+def _axes(network: str, repeats: int) -> Iterator[tuple[str, bool, list[Sample]]]:
+    """What varies, whether bytes must be linear in it, and the samples."""
+    base = build_program(network, relus=0)
+    total, size = count_relus(base), base.input.shape[-1]
+    counts = [round(total * share) for share in (0.05, 0.2, 0.4, 0.6, 0.8)]
+    yield "kept ReLUs", True, [sample(n, keep_relus(base, n), 1, repeats) for n in counts]
+    yield "images in a batch", True, [sample(n, _some_kept(base), n, repeats) for n in (1, 2, 4, 8)]
+    sizes = (size // 2, size, size * 3 // 2, size * 2)
+    sized = [(s, _some_kept(build_program(network, s, 0))) for s in sizes]
+    yield "pixels of the image", False, [sample(s * s, program, 1, repeats) for s, program in sized]
+    yield "channels of the first stage", False, [sample(w, _wide(w), 1, repeats) for w in (8, 16, 32, 48)]
 
-    def measure(self) -> dict[str, Any]:
-        """All curves and checks."""
-        found: list[dict[str, Any]] = []
-        checks: list[dict[str, Any]] = []
-        for name, linear, samples in self._axes():
-            found += curves(name, samples)
-            checks += verify(name, samples, linear)
-        return {"network": self.network, "share_kept": SHARE, "curves": found, "checks": checks}
 
-    def _axes(self) -> Iterator[tuple[str, bool, list[Sample]]]:
-        """What varies, whether bytes must be linear in it, and the samples."""
-        from autorep.bench.networks import build_program, keep_relus
-
-        base, repeats = build_program(self.network, relus=0), self.repeats
-        total, size = count_relus(base), base.input.shape[-1]
-        counts = [round(total * share) for share in (0.05, 0.2, 0.4, 0.6, 0.8)]
-        yield "kept ReLUs", True, [sample(n, keep_relus(base, n), 1, repeats) for n in counts]
-        program = keep_relus(base, round(SHARE * total))
-        yield "images in a batch", True, [sample(n, program, n, repeats) for n in (1, 2, 4, 8)]
-        sizes = (size // 2, size, size * 3 // 2, size * 2)
-        yield "pixels of the image", False, [sample(s * s, self._sized(s), 1, repeats) for s in sizes]
-        yield "channels of the first stage", False, [sample(w, _wide(w), 1, repeats) for w in (8, 16, 32, 48)]
-
-    def _sized(self, size: int) -> Program:
-        from autorep.bench.networks import build_program, keep_relus
-
-        program = build_program(self.network, size, 0)
-        return keep_relus(program, round(SHARE * count_relus(program)))
+def _some_kept(program: Program) -> Program:
+    return keep_relus(program, round(SHARE * count_relus(program)))
 
 
 def count_relus(program: Program) -> int:
     """All ReLUs of a program, kept or replaced."""
-    from autorep.program.ir import Activation
-
     return sum(op.size for op in program.ops if isinstance(op, Activation) and op.function == "piecewise")
 
 
 def _wide(width: int) -> Program:
-    import torch
-
-    from autorep.bench.networks import compile_random, keep_relus
-    from autorep.models.resnet import ResNet
-
     torch.manual_seed(0)
     model = ResNet((width, 2 * width, 4 * width), (3, 3, 3), 10, 3, stem_relu=True)
-    program = compile_random(model, f"resnet20 of {width}", (3, 32), 0)
-    return keep_relus(program, round(SHARE * count_relus(program)))
-
-
-def describe(result: dict[str, Any]) -> str:
-    """Fits and checks for people."""
-    rows = [
-        (
-            curve["y"],
-            curve["x"],
-            f"{curve['fit']['slope']:.4g}",
-            f"{curve['fit']['intercept']:.4g}",
-            f"{100 * curve['fit']['largest_residual']:.2f} %",
-        )
-        for curve in result["curves"]
-    ]
-    head = ("figure", "by", "slope", "at zero", "largest residual")
-    checks = [f"{'holds' if check['holds'] else 'FAILS'}: {check['check']}" for check in result["checks"]]
-    return "\n".join(
-        [f"{result['network']}, one image unless a batch varies", "", table(rows, head, "llrrr"), "", *checks]
-    )
+    return _some_kept(compile_random(model, f"resnet20 of {width}", (3, 32), 0))

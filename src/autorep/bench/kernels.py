@@ -1,4 +1,4 @@
-"""`autorep bench kernels`: every native kernel beside the processor's limit in the same run, and beside torch or numpy.
+"""Every native kernel beside the processor's limit in the same run, and beside torch or numpy.
 
 All on one thread. A time is processor time of this thread, the best of several calls, so other programs on the machine
 disturb it little. A limit is what the processor does when it does nothing else: multiply-adds or AES rounds on
@@ -16,8 +16,6 @@ import numpy as np
 
 from autorep import _native
 from autorep._native import _core
-from autorep.bench.record import record
-from autorep.cli.output import emit, table
 
 BITS = 44
 DCF = (22, 44, 16)  # domain bits, payload bits, small payload bits
@@ -302,52 +300,3 @@ def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[s
 def _words(*shape: int) -> np.ndarray:
     """Public test data; timings do not depend on it."""
     return np.random.default_rng(1).integers(0, 2**64, shape, dtype=np.uint64)
-
-
-def _rate(value: float, unit: str) -> str:
-    return f"{value / 1e9:.2f} G {unit}/s" if value >= 1e8 else f"{value / 1e6:.2f} M {unit}/s"
-
-
-def describe(result: dict[str, Any]) -> str:
-    """The rows as a table for a terminal."""
-    limits = result["limits"]
-    lines = [
-        f"kernels at level {result['simd']}, one thread; limits of this processor in this run:",
-        f"  {limits['multiply_add_52_per_s'] / 1e9:.1f} G multiply-adds/s modulo 2^52, "
-        f"{limits['multiply_add_64_per_s'] / 1e9:.1f} G/s modulo 2^64, "
-        f"AES {16 * limits['aes_blocks_per_s'] / 1e9:.1f} GB/s, "
-        f"copy {limits['copy_bytes_per_s'] / 1e9:.1f} GB/s, read {limits['read_bytes_per_s'] / 1e9:.1f} GB/s",
-        "",
-        "",
-    ]
-    rows = [
-        (
-            row["kernel"],
-            row["case"],
-            _rate(row["rate"], row["unit"]),
-            f"{1e6 * row['seconds']:.0f} µs",
-            f"{row['fraction_of_limit']:.0%} of {row['limited_by']}" if row["fraction_of_limit"] else "",
-            f"{row['times_faster']:.1f}x {row['compared_with']}" if row["times_faster"] else "",
-        )
-        for row in result["rows"]
-    ]
-    return "\n".join(lines) + table(rows, ("kernel", "case", "rate", "time", "limit", "faster than"), "llrrll")
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """Every native kernel beside the processor's limit measured in the same run, and beside torch or numpy."""
-
-    quick: bool = False
-    """Fewer shapes and shorter measurements."""
-    record: str | None = None
-    """Also write bench/results/NAME.json."""
-    json: str | None = None
-    """Write the result as JSON to a file, or to standard output with `-`."""
-
-    def run(self) -> int:
-        result = measure(self.quick)
-        if self.record:
-            record(self.record, result)
-        emit(result, describe(result), self.json)
-        return 0

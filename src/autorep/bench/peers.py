@@ -1,24 +1,23 @@
-"""`autorep bench peers`: the same network, numbers and kept ReLUs on another system and on ours, alternating."""
+"""The same network, numbers and kept ReLUs on another system and on ours, alternating."""
 
 from __future__ import annotations
 
 import statistics
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
 from autorep.bench.peer_systems import CRYPTEN, SPU, Answer, PeerPair, PeerSystem
-from autorep.bench.record import record
-from autorep.cli.output import emit, megabytes, table
-from autorep.errors import ConfigError
 from autorep.mpc.inventory import ComparisonName
 from autorep.program.ir import Program
 from autorep.settings import warn
 
+SYSTEMS = {"crypten": CRYPTEN, "spu": SPU}
+FOLDER = Path("build") / "peers"
 # variant -> ReLUs kept by the ResNet-18 of the paper's tables; None keeps all
 VARIANTS: dict[str, int | None] = {"all ReLUs": None, "12,900 ReLUs": 12_900, "all quadratic": 0}
 NOTES = (
@@ -103,61 +102,12 @@ def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
     return max(float(np.abs(logits - expected).max()) for logits in answers)
 
 
-@dataclass(frozen=True)
-class Peers:
-    """ResNet-18 at 32×32 on another system and on ours: latency, bytes, rounds, ratios at three budgets."""
-
-    system: Literal["crypten", "spu"] = "crypten"
-    """CrypTen 0.4.1, or SPU 0.9.5 (tens of seconds an image)."""
-    repeats: int = 7
-    """Alternating inferences measured per variant, after one that warms up."""
-    peers_folder: Path = Path("build") / "peers"
-    """Where the other system is installed on first use."""
-    record: str | None = None
-    """Also write bench/results/NAME.json."""
-    json: str | None = None
-    """Write the rows as JSON to a file, or to standard output with `-`."""
-
-    def run(self) -> int:
-        result = self.measure()
-        if self.record:
-            record(self.record, result)
-        emit(result, describe(result), self.json)
-        return 0
-
-    def measure(self) -> dict[str, Any]:
-        """All rows, and what they count."""
-        from autorep.bench.networks import build_program, random_inputs
-
-        if self.repeats < 1:
-            raise ConfigError(f"--repeats {self.repeats}: at least 1, and 7 for a figure to publish")
-        system = {"crypten": CRYPTEN, "spu": SPU}[self.system]
-        rows = []
-        for variant, relus in VARIANTS.items():
-            warn(f"peers: {variant}")
-            program = build_program("resnet18", 32, relus)
-            rows += compare(system, variant, program, random_inputs(program, 1), self.repeats, self.peers_folder)
-        return {
-            "network": "resnet18",
-            "image_size": 32,
-            "repeats": self.repeats,
-            "rows": rows,
-            "notes": list(NOTES if self.system == "crypten" else SPU_NOTES),
-        }
-
-
-def describe(result: dict[str, Any]) -> str:
-    """The rows for people."""
-    rows = [
-        (
-            row["variant"],
-            row["system"],
-            f"{row['seconds']:.3f}",
-            megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
-            row["rounds"] or "",
-            f"{row['ratio']:.1f}×" if "ratio" in row else "",
-        )
-        for row in result["rows"]
-    ]
-    head = ("variant", "system", "seconds", "sent per party", "rounds", "faster by")
-    return "\n".join([table(rows, head, "llrrrr"), "", *result["notes"]])
+def measure(system: Literal["crypten", "spu"] = "crypten", repeats: int = 7, folder: Path = FOLDER) -> dict[str, Any]:
+    """ResNet-18 at 32×32 at three budgets: all rows, and what they count; the other system is installed in `folder`."""
+    rows = []
+    for variant, relus in VARIANTS.items():
+        warn(f"peers: {variant}")
+        program = build_program("resnet18", 32, relus)
+        rows += compare(SYSTEMS[system], variant, program, random_inputs(program, 1), repeats, folder)
+    notes = NOTES if system == "crypten" else SPU_NOTES
+    return {"network": "resnet18", "image_size": 32, "repeats": repeats, "rows": rows, "notes": list(notes)}

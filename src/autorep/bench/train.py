@@ -15,7 +15,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -23,8 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autorep import _native, models
-from autorep.bench.record import record
-from autorep.cli.output import emit, table
 from autorep.replacement import replace_activations_
 from autorep.training.averaging import WeightAverage
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
@@ -150,44 +147,3 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
             average.update_()
 
     return take
-
-
-def heading() -> tuple[str, ...]:
-    """What the columns of `row_of` are."""
-    return ("images/s", *map(_readable, (*KINDS, *BARS)))
-
-
-def _readable(name: str) -> str:
-    return name.replace("_over_", " / ").replace("_", "-")
-
-
-def row_of(network: dict[str, Any]) -> tuple[str, ...]:
-    """A network's speeds and ratios for people."""
-    speeds = (f"{network['images_per_second'][kind]:.0f}" for kind in KINDS)
-    return (network["network"], *speeds, *(f"{network[name]:.2f}×" for name in BARS))
-
-
-@dataclass(frozen=True)
-class Train:
-    """Training speed: images a second of baselines, distillation, and both recipes with their phases."""
-
-    quick: bool = False
-    """ResNet-20 only, few steps."""
-    threads: int | None = None
-    """CPU threads; default is torch's own choice."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of forward and backward passes."""
-    save: bool = False
-    """Also record the result with its provenance under bench/results."""
-    json: str | None = None
-    """Also write the result as JSON to this file; - prints JSON only."""
-
-    def run(self) -> int:
-        networks = ("resnet20",) if self.quick else ("resnet20", "resnet18")
-        result = measure(networks, 3 if self.quick else 12, threads=self.threads, precision=self.precision)
-        text = table([row_of(row) for row in result["networks"]], heading(), "l" + "r" * (len(heading()) - 1))
-        text += f"\n(bars: {', '.join(f'{_readable(name)} at most {bar}×' for name, bar in BARS.items())})"
-        if self.save:
-            text += f"\nrecorded {record('training/speed', result)}"
-        emit(result, text, self.json)
-        return 0 if all(row[name] <= bar for row in result["networks"] for name, bar in BARS.items()) else 1

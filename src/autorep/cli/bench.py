@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from autorep.cli.main import dispatch
 
+_MEASURE, _RECORDED = "autorep.cli.measure", "autorep.cli.recorded"
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "pi": ("autorep.bench.pi", "PrivateInference", "private inference of one network: latency, bytes, rounds, memory"),
-    "peers": ("autorep.bench.peers", "Peers", "the same work on CrypTen, alternating with ours"),
-    "kernels": ("autorep.bench.kernels", "Kernels", "each native kernel against its limit, torch and numpy"),
-    "train": ("autorep.bench.train", "Train", "images per second of training epochs"),
-    "growth": ("autorep.bench.growth", "Growth", "how cost grows with ReLUs, image size, width and batch"),
-    "serve": ("autorep.service.load", "Serve", "throughput and latency of a deployment under load"),
-    "zoo": ("autorep.report.private_accuracy", "ZooAccuracy", "accuracy of zoo models: float, fixed point, private"),
-    "all": ("autorep.bench.everything", "Everything", "the headline set (quick) or the full set, recorded"),
-    "tables": ("autorep.bench.tables", "Tables", "write the README's tables from the recorded results"),
+    "pi": (_MEASURE, "PrivateInference", "private inference of one network: latency, bytes, rounds, memory"),
+    "peers": (_MEASURE, "Peers", "the same work on CrypTen, alternating with ours"),
+    "kernels": (_MEASURE, "Kernels", "each native kernel against its limit, torch and numpy"),
+    "train": (_MEASURE, "Train", "images per second of training epochs"),
+    "growth": (_MEASURE, "Growth", "how cost grows with ReLUs, image size, width and batch"),
+    "serve": (_MEASURE, "Serve", "throughput and latency of a deployment under load"),
+    "zoo": (_RECORDED, "Zoo", "accuracy of zoo models: float, fixed point, private"),
+    "all": (_RECORDED, "All", "the headline set (quick) or the full set, recorded"),
+    "tables": (_RECORDED, "Tables", "write the documents' tables from the recorded results"),
 }
 
 

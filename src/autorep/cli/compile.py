@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from autorep.program.compare import Comparison
+    from autorep.modes import Differences
     from autorep.program.ir import Program
 
 
@@ -144,7 +144,7 @@ class Compare:
     """Also write the result as JSON to this file; - prints JSON only."""
 
     def run(self) -> int:
-        from autorep.program.compare import compare
+        from autorep.modes import compare
 
         program = _load_program(self.program)
         pixels = _pixels(self.data, self.data_path, program.input.shape[-1], self.images, "test")
@@ -256,7 +256,7 @@ def _pixels(data: str, path: Path | None, size: int, count: int, part: Literal["
     return images.take(torch.arange(min(count, len(images)))).float().div(255).numpy()
 
 
-def _comparison_text(compared: Comparison) -> str:
+def _comparison_text(compared: Differences) -> str:
     rows = [
         (
             _short(layer.layer),

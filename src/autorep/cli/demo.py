@@ -62,11 +62,11 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     import torch
 
     from autorep import data, training
+    from autorep.bench.layers import layer_seconds
     from autorep.compiler.compile import compile_program
+    from autorep.program.agreement import agreement, leads, rounding_error
     from autorep.program.files import save
-    from autorep.report.agreement import agreement, rounding_error
     from autorep.report.demo_page import write_demo_page
-    from autorep.report.layers import layer_seconds
     from autorep.service.local import LocalDeployment
 
     started, out = time.perf_counter(), settings.out
@@ -131,7 +131,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     }
     assert saved.replacement is not None  # the demo has just replaced this model
     masks = {name: site.mask.numpy().astype(bool) for name, site in saved.replacement.sites.items()}
-    write_demo_page(out / "report.html", result, masks, fixed, private)
+    write_demo_page(out / "report.html", result, masks, leads(fixed, private) - leads(fixed, fixed))
     return result
 
 

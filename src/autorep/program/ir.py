@@ -279,7 +279,7 @@ class Program:
 
     def run(self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any) -> np.ndarray:
         """Logits for a batch of inputs (N, *input shape), in float, in exact fixed point, or between two parties."""
-        from autorep.program import run
+        from autorep.modes import run  # above this package: the third mode needs the engine
 
         return run(self, x, mode, **options)
 

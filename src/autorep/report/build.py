@@ -10,26 +10,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from autorep import data, models
 from autorep.errors import DataError
-from autorep.report.collect import Sources, TrainingRun, collect, differing
-from autorep.report.cost_sections import breakdown_sections, growth_sections, is_plain, peers_sections
+from autorep.report.collect import Sources, TrainingRun, collect, differing, origin
+from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections
 from autorep.report.frontier_figures import Series, frontier, grouped_bars
 from autorep.report.network_figures import relu_maps, relus_by_layer, training_curves
-from autorep.report.page import Page, Section, Table
+from autorep.report.page import Page, Section
 from autorep.report.published import PUBLISHED
+from autorep.report.table import Table
+from autorep.report.tables import is_plain
 
 ABLATIONS = {
     "degree": ("Degree of the polynomials", "1st against 2nd order, everything else equal."),
     "hysteresis": ("Hysteresis", "Half-width of the band in which a mask does not flip, everything else equal."),
     "penalty_weight": ("Penalty", "Weight of the paper's budget penalty, everything else equal."),
     "recipe": ("Recipe", "The default recipe against the paper's own, at equal epochs and budget."),
-}
-DATA_NAMES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "tiny-imagenet": "Tiny-ImageNet",
-    "imagenet": "ImageNet",
-    "digits": "digits",
 }
 MOST_DETAILED = 3  # finished runs whose layers are drawn
 
@@ -57,7 +53,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
             "benchmarks. Hollow markers and dashed outlines are quoted from publications; everything else was measured."
         ),
         sections=sections,
-        footer=_origin(sources),
+        footer=f"Measured on {origin(sources.records) or 'this machine'}. No outside resource is loaded by this page.",
     )
     written = page.write(out)
     return {
@@ -79,37 +75,36 @@ def _frontier_sections(sources: Sources) -> list[Section]:
     for run in _finished(sources):
         by_data[run.settings.get("data", "unknown")].append(run)
     sections = []
-    for data in (*by_data, *(("cifar100",) if "cifar100" not in by_data else ())):
+    for name in (*by_data, *(("cifar100",) if "cifar100" not in by_data else ())):
         ours: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for run in by_data.get(data, []):
+        for run in by_data.get(name, []):
             epochs = run.settings.get("epochs", 0)
             length = f"{epochs} epochs" if epochs else "no training"  # runs of one length make one frontier
-            label = f"ours: {run.settings.get('model')}, {run.settings.get('recipe')}, {length}"
+            network = f"ours: {models.title(run.settings['model'])}"
+            label = f"{network}, {run.settings.get('recipe')}, {length}"
             ours[label].append((run.result["relus"], run.result["test_accuracy"]))
             if "teacher_test_accuracy" in run.result:
                 whole = (run.result["relus_total"], run.result["teacher_test_accuracy"])
-                network = f"ours: {run.settings.get('model')}, all ReLU"
-                if whole not in ours[network]:
-                    ours[network].append(whole)
+                if whole not in ours[f"{network}, all ReLU"]:
+                    ours[f"{network}, all ReLU"].append(whole)
         series = [Series(label, points, ours=True) for label, points in ours.items()]
         quoted: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for point in PUBLISHED:
-            if point.data == data and point.accuracy is not None:
+            if point.data == name and point.accuracy is not None:
                 method = point.method.replace(" (paper)", "")
-                quoted[f"{method}, {point.network}"].append((point.relus, point.accuracy))
+                quoted[f"{method}, {models.title(point.network)}"].append((point.relus, point.accuracy))
         series += [Series(label, points) for label, points in quoted.items()]
         rows = [(one.name, f"{x:,.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
-        name = DATA_NAMES.get(data, data)
         sections.append(
             Section(
-                f"frontier-{data}",
-                f"Accuracy against ReLUs: {name}",
+                f"frontier-{name}",
+                f"Accuracy against ReLUs: {data.title(name)}",
                 "Up and to the left is better. Networks differ in size, so compare a network with its own all-ReLU "
                 "accuracy. Hollow markers are quoted from the paper's tables, not measured here."
                 + ("" if ours else " No run of ours on this data set is among the sources."),
                 frontier(series, "ReLUs kept", relus=True),
                 "; ".join(f"{label}: {y} % at {x} ReLUs" for label, x, y in rows),
-                Table(("method and network", "ReLUs", "accuracy, %"), rows, (False, True, True)),
+                Table(("method and network", "ReLUs", "accuracy, %"), rows, "lrr"),
                 folded=True,
             )
         )
@@ -123,12 +118,12 @@ def _latency_frontier_sections(sources: Sources) -> list[Section]:
         for row in sources.results_with("network", "image_size", "relus", "online_seconds")
         if is_plain(row)
     }
-    chosen = [point for point in PUBLISHED if (point.network, point.data) == ("resnet18", "cifar100")]
-    quoted = [(1000 * p.seconds, p.accuracy) for p in chosen if p.seconds is not None and p.accuracy is not None]
+    chosen = [(p, p.seconds, p.accuracy) for p in PUBLISHED if (p.network, p.data) == ("resnet18", "cifar100")]
+    quoted = [(1000 * spent, accuracy) for _, spent, accuracy in chosen if spent is not None and accuracy is not None]
     ours = [
-        (1000 * measured[(p.network, 32, p.relus)], p.accuracy)
-        for p in chosen
-        if p.accuracy is not None and p.seconds is not None and (p.network, 32, p.relus) in measured
+        (1000 * measured[(p.network, 32, p.relus)], accuracy)
+        for p, spent, accuracy in chosen
+        if accuracy is not None and spent is not None and (p.network, 32, p.relus) in measured
     ]
     if not ours:
         return []
@@ -142,7 +137,7 @@ def _latency_frontier_sections(sources: Sources) -> list[Section]:
             "core each), and the latency the paper states for two GPUs. Accuracies are the paper's in both.",
             frontier(series, "online latency, ms", relus=False),
             "; ".join(f"{label}: {y} % at {x} ms" for label, x, y in rows),
-            Table(("engine", "ms", "accuracy, %"), rows, (False, True, True)),
+            Table(("engine", "ms", "accuracy, %"), rows, "lrr"),
             folded=True,
         )
     ]
@@ -154,7 +149,7 @@ def _layer_sections(sources: Sources) -> list[Section]:
     for run in [run for run in sources.runs if run.layers][:MOST_DETAILED]:
         layers = [(row["name"], int(row["kept"]), int(row["relus"])) for row in run.layers]
         kept, total = sum(row[1] for row in layers), sum(row[2] for row in layers)
-        title = f"{run.settings.get('model', run.name)}, {kept:,} of {total:,} ReLUs"
+        title = f"{models.title(run.settings.get('model', run.name))}, {kept:,} of {total:,} ReLUs"
         sections.append(
             Section(
                 f"layers-{run.name}",
@@ -162,7 +157,7 @@ def _layer_sections(sources: Sources) -> list[Section]:
                 f"{run.name}: kept and replaced ReLUs of every layer, in the order of execution.",
                 relus_by_layer(layers),
                 "; ".join(f"{name}: {count} of {whole}" for name, count, whole in layers),
-                Table(("layer", "kept", "all"), layers, (False, True, True)),
+                Table(("layer", "kept", "all"), layers, "lrr"),
                 folded=True,
             )
         )
@@ -188,7 +183,7 @@ def _ablation_sections(sources: Sources) -> list[Section]:
         for run in runs:
             equals = [other for other in runs if _same_but(run, other, key)]
             if len(equals) > 1:
-                place = (str(run.settings.get("model")), int(run.result["relus"]))
+                place = (models.title(str(run.settings.get("model"))), int(run.result["relus"]))
                 groups.setdefault(place, {})[f"{key} {run.settings.get(key)}"] = run.result["test_accuracy"]
         if groups:
             bars = [(f"{model}\n{relus:,} ReLUs", values) for (model, relus), values in sorted(groups.items())]
@@ -204,7 +199,7 @@ def _ablation_sections(sources: Sources) -> list[Section]:
                     text,
                     grouped_bars(bars, "test accuracy, %"),
                     "; ".join(f"{row[0]}, {row[1]} ReLUs, {row[2]}: {row[3]} %" for row in rows),
-                    Table(("network", "ReLUs", "variant", "accuracy, %"), rows, (False, True, False, True)),
+                    Table(("network", "ReLUs", "variant", "accuracy, %"), rows, "lrlr"),
                     folded=True,
                 )
             )
@@ -225,13 +220,13 @@ def _training_sections(sources: Sources) -> list[Section]:
         if run.epochs and run.is_replacement:
             groups[(str(run.settings.get("model")), str(run.settings.get("data")))].append(run)
     sections = []
-    for (model, data), runs in groups.items():
+    for (model, name), runs in groups.items():
         keys = [key for key in differing(runs) if key in ("recipe", "budget", *ABLATIONS, "epochs", "seed")]
         lines = [(_run_label(run, keys), run.epochs) for run in runs]
         sections.append(
             Section(
-                f"training-{model}-{data}",
-                f"Training: {model} on {DATA_NAMES.get(data, data)}",
+                f"training-{model}-{name}",
+                f"Training: {models.title(model)} on {data.title(name)}",
                 "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch.",
                 training_curves(lines),
                 "Line plots by epoch of ReLU count, held-out accuracy and mask flips.",
@@ -249,15 +244,3 @@ def _run_label(run: TrainingRun, keys: list[str]) -> str:
     if "recipe" in keys:  # what the recipe fills in differs with it
         further = [text for text in further if not text.startswith(("penalty", "hysteresis"))]
     return ", ".join([recipe, kept, *further])
-
-
-def _origin(sources: Sources) -> str:
-    """Machines and commits the benchmarks come from."""
-    origins = dict.fromkeys(
-        f"{record.provenance['machine'].get('processor', '?')}, {record.provenance['machine'].get('cores', '?')} cores"
-        for record in sources.records
-        if isinstance(record.provenance.get("machine"), dict)
-    )
-    dates = sorted(str(r.provenance["date"])[:10] for r in sources.records if "date" in r.provenance)
-    where = f"Measured on {'; '.join(origins)}" if origins else "Written by `autorep report`"
-    return f"{where}{f', {dates[0]} to {dates[-1]}' if dates else ''}. No outside resource is loaded by this page."

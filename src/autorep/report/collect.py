@@ -151,6 +151,23 @@ def differing(runs: Iterable[TrainingRun]) -> list[str]:
     return [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
 
 
+def origin(records: Iterable[Record]) -> str:
+    """Machines, commits and dates that recorded results come from, in one line."""
+    machines: dict[str, None] = {}
+    commits: dict[str, None] = {}
+    dates = set()
+    for known in (record.provenance for record in records if "machine" in record.provenance):
+        machine = known["machine"]
+        simd = f", {machine['simd']}" if "simd" in machine else ""
+        machines[f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}{simd}"] = None
+        commits[known["commit"][:9]] = None
+        dates.add(known["date"][:10])
+    if not machines:
+        return ""
+    when = " to ".join(dict.fromkeys((min(dates), max(dates))))
+    return f"{' and '.join(machines)}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}, {when}"
+
+
 def walk(value: Any) -> Iterator[dict[str, Any]]:
     """Every table inside a result, outer ones first."""
     if isinstance(value, dict):

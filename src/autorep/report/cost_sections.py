@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from autorep.report.collect import Sources, walk
+from autorep.report.collect import Sources
 from autorep.report.frontier_figures import Growth, growth_curves
 from autorep.report.network_figures import latency_stack
-from autorep.report.page import Section, Table
-from autorep.report.published import PUBLISHED
-from autorep.report.style import thousands
+from autorep.report.page import Section
+from autorep.report.published import paper_latencies
+from autorep.report.table import thousands
+from autorep.report.tables import inference_title, inferences, is_plain, peers
 
 PARTS = {
     "Conv": "linear layers",
@@ -21,19 +22,6 @@ PARTS = {
     "Product": "activations",
     "exchanges": "exchanges",
 }
-NETWORK_DATA = {
-    ("resnet18", 32): "cifar100",
-    ("resnet18", 64): "tiny-imagenet",
-    ("wide_resnet22_8", 32): "cifar100",
-    ("wide_resnet22_8", 64): "tiny-imagenet",
-    ("efficientnet_b2", 224): "imagenet",
-}
-
-
-def is_plain(row: dict[str, Any]) -> bool:
-    """One image over loopback, one core a party, the default comparison."""
-    how = (row.get("link"), row.get("batch"), row.get("threads"), row.get("comparison", "dcf"))
-    return how == ("loopback", 1, 1, "dcf")
 
 
 def breakdown_sections(sources: Sources) -> list[Section]:
@@ -46,37 +34,17 @@ def breakdown_sections(sources: Sources) -> list[Section]:
     for (network, size), rows in found.items():
         ordered = [rows[relus] for relus in sorted(rows)]
         bars = [(f"{thousands(row['relus'])} ReLUs", _parts(row)) for row in ordered]
-        data = NETWORK_DATA.get((network, size))
-        quoted = [
-            (f"paper, {thousands(point.relus)}", point.seconds)
-            for point in PUBLISHED
-            if (point.network, point.data) == (network, data) and point.seconds is not None
-        ]
-        table = Table(
-            ("ReLUs", "online, ms", "rounds", "sent per party, MB", "prepared ahead, MB", "dealer, s"),
-            [
-                (
-                    f"{row['relus']:,}",
-                    f"{1000 * row['online_seconds']:.1f}",
-                    row["rounds"],
-                    f"{row['online_bytes_per_party'] / 1e6:.2f}",
-                    f"{row['offline_bytes'] / 1e6:.1f}",
-                    f"{row.get('dealer_seconds', row.get('offline_seconds', 0)):.2f}",
-                )
-                for row in ordered
-            ],
-            (True,) * 6,
-        )
+        quoted = [(f"paper, {thousands(p.relus)}", p.seconds or 0.0) for p in paper_latencies(network, size)]
         note = " Dashed: latencies the paper states for two GPUs, quoted." if quoted else ""
         sections.append(
             Section(
                 f"breakdown-{network.replace('_', '-')}-{size}",
-                f"Where the time goes: {network} at {size}×{size}",
+                f"Where the time goes: {inference_title(ordered[0])}",
                 "Online latency of one image between two processes over TLS on loopback, one core each, split by what "
                 f"a party does.{note}",
                 latency_stack(bars, quoted),
                 "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars),
-                table,
+                inferences(ordered),
             )
         )
     return sections
@@ -95,9 +63,9 @@ def peers_sections(sources: Sources) -> list[Section]:
     """Ours and other systems doing the same work in the same run; one section per recorded comparison."""
     sections = []
     for record in sources.records:
-        rows = [row for row in walk(record.result) if {"system", "variant", "seconds"} <= row.keys() and row["seconds"]]
-        if not rows:
+        if not record.name.startswith("peers"):
             continue
+        rows = record.result["rows"]
         others = ", ".join(dict.fromkeys(row["system"] for row in rows if not row["system"].startswith("AutoReP")))
         bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
         sections.append(
@@ -109,20 +77,10 @@ def peers_sections(sources: Sources) -> list[Section]:
                 "comparison.",
                 latency_stack(bars),
                 "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
-                Table(
-                    ("system", "variant", "ms", "sent per party, MB", "rounds"),
-                    [(row["system"], row["variant"], f"{1000 * row['seconds']:.0f}", *_traffic(row)) for row in rows],
-                    (False, False, True, True, True),
-                ),
+                peers(record.result),
             )
         )
     return sections
-
-
-def _traffic(row: dict[str, Any]) -> tuple[str, str]:
-    """Megabytes and rounds, where the system tells them."""
-    sent, rounds = row.get("bytes_per_party"), row.get("rounds")
-    return f"{sent / 1e6:.1f}" if sent is not None else "–", str(rounds) if rounds is not None else "–"
 
 
 def growth_sections(sources: Sources) -> list[Section]:

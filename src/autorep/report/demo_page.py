@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from autorep.report.agreement import leads
 from autorep.report.network_figures import (
     accuracy_stages,
     latency_by_layer,
@@ -16,7 +15,8 @@ from autorep.report.network_figures import (
     relu_maps,
     relus_by_layer,
 )
-from autorep.report.page import Page, Section, Table
+from autorep.report.page import Page, Section
+from autorep.report.table import Table
 
 STAGES = (
     ("baseline", "all-ReLU baseline"),
@@ -27,9 +27,9 @@ STAGES = (
 
 
 def write_demo_page(
-    path: Path, result: Mapping[str, Any], masks: Mapping[str, np.ndarray], fixed: np.ndarray, private: np.ndarray
+    path: Path, result: Mapping[str, Any], masks: Mapping[str, np.ndarray], differences: np.ndarray
 ) -> None:
-    """Write the page and its figures; `masks` by layer, logits of the two modes by image."""
+    """Write the page and its figures; `masks` by layer, `differences` of the best class's lead by image."""
     accuracy, costs, checked = result["accuracy"], result["per_image"], result["agreement"]
     stages = [(title, accuracy[name]) for name, title in STAGES]
     layers = [(name, int(mask.sum()), int(mask.size)) for name, mask in masks.items()]
@@ -64,7 +64,7 @@ def write_demo_page(
                 "Every element of every layer was ranked by what its replacement would cost; exactly the budget stays.",
                 relus_by_layer(layers),
                 "; ".join(f"{name}: {kept} of {total}" for name, kept, total in layers),
-                Table(("layer", "kept", "all"), layers, (False, True, True)),
+                Table(("layer", "kept", "all"), layers, "lrr"),
                 folded=True,
             ),
             Section(
@@ -85,7 +85,7 @@ def write_demo_page(
                 Table(
                     ("operation", "kind", "ms"),
                     [(name, kind, f"{1000 * seconds:.3f}") for name, kind, seconds in timed],
-                    (False, False, True),
+                    "llr",
                 ),
                 folded=True,
             ),
@@ -96,7 +96,7 @@ def write_demo_page(
                 f"run: here by at most {checked['largest']:.4f}. Predictions agree on {checked['equal']} of "
                 f"{checked['images']} images, and must agree on the {checked['clear']} whose two best classes lie "
                 "further apart than rounding can bridge.",
-                lead_differences(leads(fixed, private) - leads(fixed, fixed), checked["error"]),
+                lead_differences(differences, checked["error"]),
                 "Histogram of how much the lead of the best class differs between the two modes, inside the bounds.",
             ),
         ],

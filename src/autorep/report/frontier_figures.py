@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorep.report.style import GREY, HATCHES, INK, MARKERS, SERIES, new_figure, thousands, tidy
+from autorep.report.style import GREY, HATCHES, INK, MARKERS, SERIES, new_figure, tidy
+from autorep.report.table import thousands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

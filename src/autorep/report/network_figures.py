@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, thousands, tidy
+from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, tidy
+from autorep.report.table import thousands
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,18 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorep.report.style import save, to_svg, unique_ids
+from autorep.report.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under a head; columns of numbers align right."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    numeric: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,23 +77,9 @@ def _section(section: Section) -> str:
         label = html.escape(section.description or section.title, quote=True)
         parts.append(f'<figure>{svg.replace("<svg", f"""<svg role="img" aria-label="{label}" """, 1)}</figure>')
     if section.table is not None:
-        table = _table(section.table)
+        table = section.table.html()
         parts.append(f"<details><summary>The numbers</summary>{table}</details>" if section.folded else table)
     return "".join([*parts, "</section>\n"])
-
-
-def _table(table: Table) -> str:
-    numeric = [*table.numeric, *[False] * (len(table.head) - len(table.numeric))]
-
-    def row(cells: Sequence[object], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if right else ''}>{_text(str(cell))}</{tag}>" for cell, right in zip(cells, numeric)
-        )
-
-    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
-    return (
-        f'<div class="wide"><table><thead><tr>{row(table.head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
 
 
 def _text(value: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autorep import data
+
 
 @dataclass(frozen=True)
 class Point:
@@ -48,3 +50,23 @@ PUBLISHED = (
     Point("AutoReP (paper)", "efficientnet_b2", "imagenet", 500_000, 76.57, 1.945),
     Point("all ReLU (paper)", "efficientnet_b2", "imagenet", 8_804_162, 78.158, 11.276),
 )
+
+
+def paper_accuracy(network: str, data_set: str, relus: int) -> float | None:
+    """The AutoReP paper's accuracy of this very network, data set and budget."""
+    wanted = ("AutoReP (paper)", network, data_set, relus)
+    return next((p.accuracy for p in PUBLISHED if (p.method, p.network, p.data, p.relus) == wanted), None)
+
+
+def paper_latencies(network: str, image_size: int) -> list[Point]:
+    """The points with a latency of this network at this image size, which its data set decides."""
+    return [
+        point
+        for point in PUBLISHED
+        if point.seconds is not None and (point.network, data.spec(point.data).image_size) == (network, image_size)
+    ]
+
+
+def paper_seconds(network: str, image_size: int, relus: int) -> float | None:
+    """The latency that the paper states for this budget, if it does."""
+    return next((p.seconds for p in paper_latencies(network, image_size) if p.relus == relus), None)

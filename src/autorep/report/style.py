@@ -58,13 +58,6 @@ def tidy(axes: Axes, xlabel: str = "", ylabel: str = "", grid: str = "y") -> Non
     axes.set_axisbelow(True)
 
 
-def thousands(value: float) -> str:
-    """12,900 as 12.9K and 491,520 as 492K, as the papers write it."""
-    if value >= 1e6:
-        return f"{value / 1e6:.3g}M"
-    return f"{value / 1e3:.3g}K" if value >= 1e3 else f"{value:g}"
-
-
 def to_svg(figure: Figure) -> str:
     """The figure as an <svg> element that scales with the page and shares no ids with other figures."""
     buffer = io.StringIO()

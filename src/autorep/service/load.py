@@ -6,15 +6,13 @@ import collections
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from autorep.errors import AutorepError, ConfigError
+from autorep.errors import AutorepError
 from autorep.service.client import Client
-from autorep.service.local import LocalDeployment
 
 
 @dataclass
@@ -50,53 +48,7 @@ def run_load(clients: Sequence[Client], images: np.ndarray, seconds: float) -> t
     return tallies, time.perf_counter() - started
 
 
-@dataclass(frozen=True)
-class Serve:
-    """Load two running servers, or a deployment started on this machine, and report throughput and latencies."""
-
-    servers: tuple[str, ...] = ()
-    """URLs of server 0 and server 1."""
-    program: Path | None = None
-    """Instead of servers: a compiled program's directory, served on this machine for the measurement."""
-    ca: Path | None = None
-    """Certificate authority of the servers."""
-    token_file: Path | None = None
-    """File with a client's token."""
-    clients: int = 4
-    """Clients that ask at the same time, each one image after another."""
-    lanes: int = 2
-    """Lanes of a deployment started here."""
-    seconds: float = 10.0
-    """How long to ask."""
-    json: str | None = None
-    """Write the result as JSON to this file (- for standard output)."""
-
-    def run(self) -> int:
-        from autorep.cli.output import emit, table
-
-        if bool(self.servers) == (self.program is not None):
-            raise ConfigError("bench serve: give either --servers URL0 URL1 or --program DIRECTORY")
-        with ExitStack() as stack:
-            urls, ca = self.servers, self.ca
-            if self.program is not None:
-                deployment = stack.enter_context(LocalDeployment(self.program, lanes=self.lanes))
-                urls, ca = deployment.urls, deployment.ca
-            token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
-            clients = [
-                stack.enter_context(Client(urls, token=token, ca=ca, concurrency=1)) for _ in range(self.clients)
-            ]
-            shape = clients[0].description.input_shape
-            images = np.random.default_rng(0).random((16, *shape))  # public test data
-            run_load(clients, images, min(1.0, self.seconds))  # connections, caches
-            tallies, elapsed = run_load(clients, images, self.seconds)
-        result = summary(tallies, elapsed)
-        rows = [(name.replace("_", " "), value) for name, value in result.items() if name != "errors"]
-        rows += [("error", f"{count} × {text}") for text, count in result["errors"].items()]  # type: ignore[attr-defined]
-        emit(result, table(rows, ("what", "value")), self.json)
-        return 0
-
-
-def summary(tallies: Sequence[Tally], elapsed: float) -> dict[str, object]:
+def summary(tallies: Sequence[Tally], elapsed: float) -> dict[str, Any]:
     """Throughput, percentiles of the time a client waits, and what went wrong."""
     seconds = np.array([value for tally in tallies for value in tally.seconds] or [np.nan])
     online = np.array([value for tally in tallies for value in tally.online_seconds] or [np.nan])

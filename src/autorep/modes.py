@@ -1,17 +1,33 @@
-"""Where two modes of the same Program part: the largest difference of every layer, and the first beyond tolerance."""
+"""A Program in its three modes: run it in one, or see where two of them part, layer by layer.
+
+It stands above the program and the engine, because the third mode is the real protocol between two parties.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from autorep.errors import ConfigError
-from autorep.program.fixed import FixedProgram
+from autorep.mpc.local import run_secure
+from autorep.program.fixed import FixedProgram, run_fixed
 from autorep.program.floating import run_float
 from autorep.program.ir import Op, Program, decode
 from autorep.settings import nearest
+
+
+def run(program: Program, x: np.ndarray, mode: str = "float", **options: Any) -> Any:
+    """Logits of a batch (N, *input shape).
+
+    Options: float: dtype; fixed: rounding; secure: those of `autorep.mpc.local.run_secure` (trace=True returns more).
+    """
+    runners: dict[str, Callable[..., Any]] = {"float": run_float, "fixed": run_fixed, "secure": run_secure}
+    if mode not in runners:
+        raise ConfigError(f"mode {mode!r}; valid: float, fixed, secure")
+    return runners[mode](program, x, **options)
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,7 @@ class LayerDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Differences:
     """All layers in order, and the first whose relative difference exceeds the tolerance (None when all are fine)."""
 
     modes: tuple[str, str]
@@ -44,7 +60,7 @@ class Comparison:
 
 def compare(
     program: Program, x: np.ndarray, mode1: str = "float", mode2: str = "fixed", tolerance: float = 0.01
-) -> Comparison:
+) -> Differences:
     """Run a batch in two modes and compare every operation's result."""
     first, second = values(program, x, mode1), values(program, x, mode2)
     layers = []
@@ -52,7 +68,7 @@ def compare(
         difference = float(np.abs(first[op.name] - second[op.name]).max())
         largest = float(np.abs(first[op.name]).max())
         layers.append(LayerDifference(op.name, type(op).__name__, difference, largest))
-    return Comparison((mode1, mode2), tolerance, tuple(layers))
+    return Differences((mode1, mode2), tolerance, tuple(layers))
 
 
 def values(program: Program, x: np.ndarray, mode: str) -> dict[str, np.ndarray]:
@@ -83,8 +99,6 @@ def _fixed_values(program: Program, x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _secure_values(program: Program, x: np.ndarray) -> dict[str, np.ndarray]:
-    from autorep.mpc.local import run_secure  # the engine is above the program; needed for this mode alone
-
     _, seen = run_secure(program, x, trace=True)
     return seen
 

@@ -7,9 +7,11 @@ import json
 import torch
 
 from autorep import data, models, zoo
+from autorep.bench import private_accuracy as module
+from autorep.bench.private_accuracy import private_accuracy
+from autorep.cli.recorded import Zoo
 from autorep.replacement import replace_activations_
-from autorep.report import private_accuracy as module
-from autorep.report.private_accuracy import ZooAccuracy, describe, private_accuracy
+from autorep.report import tables
 from autorep.training import SavedModel, save_model
 
 
@@ -49,14 +51,14 @@ def test_private_predictions_are_those_of_fixed_point_but_for_ties():
         logits = saved.model(data.normalise(dataset.test.take(torch.arange(30)), dataset))
     right = (logits.argmax(1) == dataset.test.labels[:30]).float().mean()
     assert abs(result["accuracy"]["float"] - 100 * float(right)) < 1e-3
-    assert "30 of 30" in describe({"small": result | {"same_as_fixed": 30}})
+    assert "30 of 30" in tables.zoo({"models": {"small": result | {"same_as_fixed": 30}}}).text()
 
 
 def test_the_command_measures_a_saved_model(tmp_path, monkeypatch):
     saved, _ = small_model()
     save_model(tmp_path / "small", saved.model, saved.info)
     monkeypatch.setattr(module, "ERROR_RUNS", 2)
-    command = ZooAccuracy(models=(str(tmp_path / "small.json"),), images=10, batch=10, json=str(tmp_path / "out.json"))
+    command = Zoo(models=(str(tmp_path / "small.json"),), images=10, batch=10, json=str(tmp_path / "out.json"))
     assert command.run() == 0
     (result,) = json.loads((tmp_path / "out.json").read_text())["models"].values()
     assert result["images"] == 10

@@ -9,7 +9,7 @@ import pytest
 
 from autorep.compiler.compile import compile_program
 from autorep.errors import ConfigError
-from autorep.program.compare import compare
+from autorep.modes import compare
 from tests.program.networks import Network, images, mask_
 
 

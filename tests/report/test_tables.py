@@ -1,4 +1,4 @@
-"""README tables from recorded results."""
+"""Tables of documents from recorded results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from autorep.bench.record import record
-from autorep.bench.tables import TABLES, Tables, fill
+from autorep.cli.recorded import DOCUMENTS, Tables
 from autorep.errors import ConfigError
+from autorep.report.collect import Sources, collect
+from autorep.report.documents import TABLES, fill
+
+
+def table(name: str, results: Path) -> str:
+    """A document's table in Markdown; empty where there is none."""
+    found = TABLES[name](collect([results]))
+    return found.markdown() if found else ""
 
 
 def private(link: str = "loopback", batch: int = 1, online: float = 0.06) -> dict[str, Any]:
@@ -40,31 +48,36 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_headline_shows_both_systems_and_the_ratio(results: Path) -> None:
-    text = TABLES["headline"](results)
+    text = table("headline", results)
     assert "**23×** (4.6×)" in text
     assert "1.40 s" in text
     assert "7 alternating" in text
 
 
 def test_networks_quote_the_papers_latency_beside_plain_runs_only(results: Path) -> None:
-    text = TABLES["networks"](results)
+    text = table("networks", results)
     assert text.count("ResNet-18") == 1
     assert "0.170 s" in text
     assert "quoted" in text
 
 
 def test_the_wan_table_states_how_far_the_estimate_is_off(results: Path) -> None:
-    assert "| 1.43 s | 1.30 s | +10 % |" in TABLES["wan"](results)
+    assert "| 1.43 s | 1.30 s | +10 % |" in table("wan", results)
+
+
+def test_a_network_of_ones_own_stands_behind_the_known_ones_under_its_name(results: Path) -> None:
+    record("pi/own", private() | {"network": "mynet"}, folder=results)
+    lines = table("networks", results).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| ResNet-18, 32×32", "| mynet, 32×32"]
 
 
 def test_batches_compare_throughput(results: Path) -> None:
-    text = TABLES["batches"](results)
+    text = table("batches", results)
     assert "| 8 | 1 | 0.300 s | 26.7 |" in text
     assert "| 1 | 1 | 0.060 s | 16.7 |" in text
 
 
 def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
-    assert TABLES["training"](tmp_path) == ""
     result = {"event": "result", "relus": 12_900, "relus_total": 491_520, "epochs": 12}
     result |= {"teacher_test_accuracy": 77.5, "test_accuracy": 74.0}
     for name, event in (("done", result), ("going", {"event": "epoch", "relus": 20_000})):
@@ -72,37 +85,44 @@ def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
         run.mkdir(parents=True)
         (run / "log.jsonl").write_text(json.dumps(event) + "\n")
         (run / "settings.json").write_text(json.dumps({"model": "resnet18", "data": "cifar100", "recipe": "autorep"}))
-    text = TABLES["training"](tmp_path)
+    text = table("training", tmp_path)
     assert text.count("ResNet-18") == 1
     assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 74.92 % |" in text
 
 
 def test_zoo_shows_every_model_three_ways(tmp_path: Path) -> None:
-    assert TABLES["zoo"](tmp_path) == ""
     accuracy = {"float": 91.0, "fixed": 90.8, "private": 90.6}
     model = {"relus": 5652, "accuracy": accuracy, "same_as_fixed": 499, "images": 500, "ties": 1}
     record("zoo", {"models": {"small": model}}, folder=tmp_path)
-    assert "| small | 5,652 | 91.0 % | 90.8 % | 90.6 % | 499 of 500 | 1 |" in TABLES["zoo"](tmp_path)
+    assert "| small | 5,652 | 91.0 % | 90.8 % | 90.6 % | 499 of 500 | 1 |" in table("zoo", tmp_path)
+
+
+def test_every_document_shows_what_is_recorded() -> None:
+    root = Path(__file__).parents[2]
+    for name in DOCUMENTS:
+        text = (root / name).read_text(encoding="utf-8")
+        assert "<!-- table:" in text
+        assert fill(text, collect([root / "bench" / "results"])) == text, f"{name}: run make readme"
 
 
 def test_only_marked_parts_change_and_a_second_pass_changes_nothing(results: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- table:wan -->\nold\n<!-- /table:wan -->\nafter\n")
-    assert Tables(readme, results, check=True).run() == 1
-    assert Tables(readme, results).run() == 0
+    assert Tables((readme,), results, check=True).run() == 1
+    assert Tables((readme,), results).run() == 0
     text = readme.read_text()
     assert text.startswith("before\n<!-- table:wan -->\n| network")
     assert text.endswith("<!-- /table:wan -->\nafter\n")
     assert "old" not in text
-    assert fill(text, results) == text
-    assert Tables(readme, results, check=True).run() == 0
+    assert fill(text, collect([results])) == text
+    assert Tables((readme,), results, check=True).run() == 0
 
 
-def test_a_table_without_results_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_table_without_results_stays_as_it_is() -> None:
     text = "<!-- table:kernels -->\nas it was\n<!-- /table:kernels -->"
-    assert fill(text, tmp_path) == text
+    assert fill(text, Sources()) == text
 
 
-def test_an_unknown_marker_suggests_the_nearest_table(tmp_path: Path) -> None:
+def test_an_unknown_marker_suggests_the_nearest_table() -> None:
     with pytest.raises(ConfigError, match="did you mean 'headline'"):
-        fill("<!-- table:headlines -->\n<!-- /table:headlines -->", tmp_path)
+        fill("<!-- table:headlines -->\n<!-- /table:headlines -->", Sources())

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from autorep import compile_program, models, replace_activations_
+from autorep.bench.layers import layer_seconds
+from autorep.program.agreement import agreement, rounding_error
 from autorep.program.ir import Program
-from autorep.report.agreement import agreement, rounding_error
-from autorep.report.layers import layer_seconds
 
 
 def small_program() -> tuple[Program, np.ndarray]:

@@ -1,0 +1,74 @@
+"""Accuracy of one model three ways (float, fixed point, private) on the same test images, image by image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from autorep import data, zoo
+from autorep.compiler.compile import compile_program
+from autorep.mpc.local import LocalPair
+from autorep.program.agreement import agreement, rounding_error
+from autorep.program.ir import Program
+from autorep.training.saved import SavedModel
+
+CALIBRATION_IMAGES = 512
+ERROR_IMAGES, ERROR_RUNS = 50, 6  # what the documented rounding error is measured on
+
+
+def private_accuracy(
+    saved: SavedModel, dataset: data.Dataset, count: int, batch: int = 20, progress: bool = True
+) -> dict[str, Any]:
+    """Compile on training images, then run the first `count` test images in every mode."""
+    count = min(count, len(dataset.test))
+    images, labels = _pixels(dataset.test, count), dataset.test.labels[:count].numpy()
+    program = compile_program(
+        saved.model,
+        np.array_split(_pixels(dataset.train, CALIBRATION_IMAGES), CALIBRATION_IMAGES // 64),
+        class_names=dataset.classes,
+        normalize=(dataset.mean, dataset.std),
+    )
+    exact = program.run(images, mode="float")
+    fixed = program.run(images, mode="fixed")
+    private = _private(program, images, batch, progress)
+    compared = agreement(fixed, private, rounding_error(program, images[:ERROR_IMAGES], ERROR_RUNS))
+    return {
+        "images": count,
+        "relus": program.relu_count,
+        "accuracy": {
+            mode: 100.0 * float((logits.argmax(1) == labels).mean())
+            for mode, logits in (("float", exact), ("fixed", fixed), ("private", private))
+        },
+        "same_as_fixed": compared.equal,
+        "ties": compared.images - compared.clear,
+        "rounding_error": compared.error,
+        "largest_difference": compared.largest,
+        "holds": compared.holds,
+        "agreement": asdict(compared),
+    }
+
+
+def _private(program: Program, images: np.ndarray, batch: int, progress: bool) -> np.ndarray:
+    parts = [images[start : start + batch] for start in range(0, len(images), batch)]
+    with LocalPair(program, timeout=600.0) as pair:
+        return np.concatenate([pair.run(part) for part in tqdm(parts, "private queries", disable=not progress)])
+
+
+def _pixels(images: data.Images, count: int) -> np.ndarray:
+    return images.take(torch.arange(min(count, len(images)))).numpy() / 255.0
+
+
+def note_in_zoo(name: str, result: dict[str, Any]) -> None:
+    """Put the measured accuracies beside the model's other facts."""
+    path = Path(zoo.__file__).parent / f"{name}.json"
+    if path.exists():
+        info = json.loads(path.read_text(encoding="utf-8"))
+        kept = ("images", "accuracy", "same_as_fixed", "ties", "rounding_error")
+        info["private"] = {key: result[key] for key in kept}
+        path.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,219 @@
+"""Commands that measure one thing: `autorep bench pi`, `peers`, `kernels`, `train`, `growth`, `serve`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from autorep.bench.record import record
+from autorep.cli.output import emit, megabytes, table
+from autorep.errors import ConfigError
+from autorep.report import tables
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What every measurement can do with its result."""
+
+    record: str | None = None
+    """Also write bench/results/NAME.json, with machine, commit, versions, date and command."""
+    json: str | None = None
+    """Write the result as JSON to a file, or to standard output with `-`."""
+
+    def finish(self, result: dict[str, Any], text: str) -> None:
+        """Record, print, write."""
+        if self.record:
+            record(self.record, result)
+        emit(result, text, self.json)
+
+
+@dataclass(frozen=True)
+class PrivateInference(Measurement):
+    """Latency, bytes, rounds and memory of private inference: two processes, TLS on loopback, random weights."""
+
+    network: str = "resnet18"
+    """Network by name, such as resnet18, wide_resnet22_8, efficientnet_b2, resnet20."""
+    image_size: int | None = None
+    """Rows and columns of the image; the network's usual size if not given."""
+    relus: str = "12900"
+    """ReLUs to keep, spread over the layers in proportion; `all` keeps every one."""
+    batch: int = 1
+    """Images in one query."""
+    link: Literal["loopback", "lan", "wan"] = "loopback"
+    """loopback; lan: 1 GB/s and 0.1 ms round trip; wan: 100 Mb/s and 40 ms round trip."""
+    threads: int = 1
+    """Threads of each party; with 1 each party is pinned to a core of its own."""
+    repeats: int = 7
+    """Queries measured, each with fresh randomness; one more warms up."""
+    comparison: Literal["dcf", "bits"] = "dcf"
+    """How a kept ReLU is compared."""
+
+    def run(self) -> int:
+        from autorep.bench.networks import build_program, random_inputs
+        from autorep.bench.pi import measure
+
+        if self.batch < 1 or self.repeats < 1 or self.threads < 1:
+            raise ConfigError("--batch, --repeats and --threads must be at least 1")
+        program = build_program(self.network, self.image_size, parse_relus(self.relus))
+        result = measure(
+            program,
+            random_inputs(program, self.batch),
+            repeats=self.repeats,
+            link=self.link,
+            threads=self.threads,
+            comparison=self.comparison,
+        )
+        self.finish(result, describe_inference(result))
+        return 0 if result["agrees"] else 1
+
+
+def parse_relus(text: str) -> int | None:
+    """A ReLU count as typed, None for `all`."""
+    if text == "all":
+        return None
+    try:
+        return int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise ConfigError(f"--relus {text!r}; valid: a number such as 12900, or all") from None
+
+
+def describe_inference(result: dict[str, Any]) -> str:
+    """One private inference for people."""
+    setting = f"batch {result['batch']}, {result['link']}, {result['threads']} thread(s) a party, {result['simd']}"
+    party = megabytes(result["peak_party_bytes"] - result["runtime_bytes"])
+    facts = [
+        ("ReLUs kept", f"{result['relus']:,}"),
+        ("online", f"{result['online_seconds']:.4f} s ({result['images_per_second']:.1f} images/s)"),
+        ("estimated before the run", f"{result['estimate']['seconds']:.4f} s"),
+        ("rounds", result["rounds"]),
+        ("sent by each party", megabytes(result["online_bytes_per_party"])),
+        ("dealer", f"{result['dealer_seconds']:.3f} s, {megabytes(result['offline_bytes'])} to both parties"),
+        ("prepared by each party", f"{result['prepare_seconds']:.3f} s"),
+        ("memory of a party", f"{party} beyond {megabytes(result['runtime_bytes'])} of Python"),
+        ("logits against fixed point", f"{result['difference_to_fixed']:.1e}"),
+    ]
+    head = (tables.inference_title(result), setting)
+    return "\n".join([table(facts, head), "", tables.operations(result).text()])
+
+
+@dataclass(frozen=True)
+class Peers(Measurement):
+    """ResNet-18 at 32×32 on another system and on ours: latency, bytes, rounds, ratios at three budgets."""
+
+    system: Literal["crypten", "spu"] = "crypten"
+    """CrypTen 0.4.1, or SPU 0.9.5 (tens of seconds an image)."""
+    repeats: int = 7
+    """Alternating inferences measured per variant, after one that warms up."""
+    peers_folder: Path = Path("build") / "peers"
+    """Where the other system is installed on first use."""
+
+    def run(self) -> int:
+        from autorep.bench.peers import measure
+
+        if self.repeats < 1:
+            raise ConfigError(f"--repeats {self.repeats}: at least 1, and 7 for a figure to publish")
+        result = measure(self.system, self.repeats, self.peers_folder)
+        self.finish(result, tables.peers(result).text())
+        return 0
+
+
+@dataclass(frozen=True)
+class Kernels(Measurement):
+    """Every native kernel beside the processor's limit measured in the same run, and beside torch or numpy."""
+
+    quick: bool = False
+    """Fewer shapes and shorter measurements."""
+
+    def run(self) -> int:
+        from autorep.bench.kernels import measure
+
+        result = measure(self.quick)
+        self.finish(result, tables.kernels(result).text())
+        return 0
+
+
+@dataclass(frozen=True)
+class Train(Measurement):
+    """Training speed: images a second of baselines, distillation, and both recipes with their phases."""
+
+    quick: bool = False
+    """ResNet-20 only, few steps."""
+    threads: int | None = None
+    """CPU threads; default is torch's own choice."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of forward and backward passes."""
+
+    def run(self) -> int:
+        from autorep.bench.train import measure
+
+        networks = ("resnet20",) if self.quick else ("resnet20", "resnet18")
+        result = measure(networks, 3 if self.quick else 12, threads=self.threads, precision=self.precision)
+        self.finish(result, tables.speed(result).text())
+        return 0 if all(row[name] <= bar for row in result["networks"] for name, bar in result["bars"].items()) else 1
+
+
+@dataclass(frozen=True)
+class Growth(Measurement):
+    """Curves with linear fits; fails when bytes are not linear in kept ReLUs or rounds are not constant."""
+
+    network: str = "resnet20"
+    """Network whose ReLUs, image size and batch vary; widths vary on a ResNet-20 of 8 to 48 channels."""
+    repeats: int = 5
+    """Queries measured per point; one more warms up."""
+
+    def run(self) -> int:
+        from autorep.bench.growth import measure
+
+        result = measure(self.network, self.repeats)
+        checks = [f"{'holds' if check['holds'] else 'FAILS'}: {check['check']}" for check in result["checks"]]
+        self.finish(result, "\n".join([tables.growth(result).text(), "", *checks]))
+        return 0 if all(check["holds"] for check in result["checks"]) else 1
+
+
+@dataclass(frozen=True)
+class Serve(Measurement):
+    """Load two running servers, or a deployment started on this machine, and report throughput and latencies."""
+
+    servers: tuple[str, ...] = ()
+    """URLs of server 0 and server 1."""
+    program: Path | None = None
+    """Instead of servers: a compiled program's directory, served on this machine for the measurement."""
+    ca: Path | None = None
+    """Certificate authority of the servers."""
+    token_file: Path | None = None
+    """File with a client's token."""
+    clients: int = 4
+    """Clients that ask at the same time, each one image after another."""
+    lanes: int = 2
+    """Lanes of a deployment started here."""
+    seconds: float = 10.0
+    """How long to ask."""
+
+    def run(self) -> int:
+        import numpy as np
+
+        from autorep.service.client import Client
+        from autorep.service.load import run_load, summary
+        from autorep.service.local import LocalDeployment
+
+        if bool(self.servers) == (self.program is not None):
+            raise ConfigError("bench serve: give either --servers URL0 URL1 or --program DIRECTORY")
+        with ExitStack() as stack:
+            urls, ca = self.servers, self.ca
+            if self.program is not None:
+                deployment = stack.enter_context(LocalDeployment(self.program, lanes=self.lanes))
+                urls, ca = deployment.urls, deployment.ca
+            token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+            clients = [
+                stack.enter_context(Client(urls, token=token, ca=ca, concurrency=1)) for _ in range(self.clients)
+            ]
+            shape = clients[0].description.input_shape
+            images = np.random.default_rng(0).random((16, *shape))  # public test data
+            run_load(clients, images, min(1.0, self.seconds))  # connections, caches
+            result = summary(*run_load(clients, images, self.seconds))
+        rows = [(name.replace("_", " "), value) for name, value in result.items() if name != "errors"]
+        rows += [("error", f"{count} × {text}") for text, count in result["errors"].items()]
+        self.finish(result, table(rows, ("what", "value")))
+        return 0

@@ -1,0 +1,234 @@
+"""How each kind of result is described: one table, whether a command prints it, a document shows it or a page.
+
+Every function takes what its benchmark measured (the `result` of its record) and returns its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from autorep import data, models
+from autorep.report.collect import TrainingRun
+from autorep.report.published import paper_accuracy, paper_seconds
+from autorep.report.table import Table, megabytes, percent, rate, seconds
+
+Result = dict[str, Any]
+LINKS = {"loopback": "loopback", "lan": "1 GB/s, 0.1 ms", "wan": "100 Mb/s, 40 ms"}
+
+
+def is_plain(result: Result) -> bool:
+    """One image over loopback, one core a party, the default comparison."""
+    return (result["link"], result["batch"], result["threads"], result["comparison"]) == ("loopback", 1, 1, "dcf")
+
+
+def inference_title(result: Result) -> str:
+    """Network and image size of a private inference."""
+    return f"{models.title(result['network'])}, {result['image_size']}×{result['image_size']}"
+
+
+def order(result: Result) -> tuple[Any, ...]:
+    """Networks as in the registry, others behind them; then image size and ReLUs."""
+    name = result["network"]
+    place = models.names().index(name) if name in models.names() else len(models.names())
+    return place, name, result["image_size"], result["relus"], result["threads"], result["batch"]
+
+
+def inferences(results: Iterable[Result]) -> Table:
+    """Private inferences, with the paper's GPU latencies quoted beside."""
+    rows = []
+    for result in sorted(results, key=order):
+        paper = paper_seconds(result["network"], result["image_size"], result["relus"])
+        rows.append(
+            (
+                inference_title(result),
+                f"{result['relus']:,}",
+                seconds(result["online_seconds"]),
+                result["rounds"],
+                megabytes(result["online_bytes_per_party"]),
+                f"{seconds(result['dealer_seconds'])}, {megabytes(result['offline_bytes'])}",
+                megabytes(result["peak_party_bytes"] - result["runtime_bytes"]),
+                "" if paper is None else seconds(paper),
+            )
+        )
+    head = (
+        "network", "ReLUs kept", "online", "rounds", "sent per party", "dealer", "memory of a party",
+        "paper, two GPUs (quoted)",
+    )  # fmt: skip
+    return Table(head, rows, "lrrrrrrr")
+
+
+def links(results: Iterable[Result]) -> Table:
+    """The estimate before the run against measured runs over throttled links."""
+    rows = [
+        (
+            f"{models.title(result['network'])}, {result['relus']:,} ReLUs",
+            LINKS[result["link"]],
+            seconds(result["estimate"]["seconds"]),
+            seconds(result["online_seconds"]),
+            f"{100 * (result['estimate']['seconds'] / result['online_seconds'] - 1):+.0f} %",
+        )
+        for result in sorted(results, key=order)
+    ]
+    return Table(("network", "link, round trip", "estimated", "measured", "estimate off by"), rows, "llrrr")
+
+
+def batches(results: Iterable[Result]) -> Table:
+    """Throughput with larger batches and more cores."""
+    rows = [
+        (
+            f"{models.title(result['network'])}, {result['relus']:,} ReLUs",
+            result["batch"],
+            result["threads"],
+            seconds(result["online_seconds"]),
+            f"{result['images_per_second']:.1f}",
+        )
+        for result in sorted(results, key=order)
+    ]
+    return Table(("network", "images in a query", "threads a party", "online", "images/s"), rows, "lrrrr")
+
+
+def operations(result: Result) -> Table:
+    """Where the online time of one inference went."""
+    spent = sorted(result["operations"].items(), key=lambda item: -item[1])
+    total = sum(result["operations"].values())
+    rows = [(name, f"{1000 * value:.2f}", percent(100 * value / total, 0)) for name, value in spent]
+    return Table(("operation", "ms online", "share"), rows, "lrr")
+
+
+def peers(result: Result) -> Table:
+    """Ours and another system doing the same work, row by row."""
+    rows = [
+        (
+            row["variant"],
+            row["system"],
+            seconds(row["seconds"]),
+            megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
+            row["rounds"] or "",
+            f"{row['ratio']:.1f}×" if "ratio" in row else "",
+        )
+        for row in result["rows"]
+    ]
+    head = ("variant", "system", "one image", "sent per party", "rounds", "faster by")
+    return Table(head, rows, "llrrrr", " ".join(result.get("notes", ())))
+
+
+def headline(result: Result) -> Table:
+    """Ours against CrypTen, one row a variant."""
+    rows = []
+    for ours in (row for row in result["rows"] if "comparison" in row and "dealer_seconds" not in row):
+        same = [row for row in result["rows"] if row["variant"] == ours["variant"]]
+        peer = next(row for row in same if row["system"].startswith("CrypTen"))
+        dealt = next(row for row in same if row["system"] == f"{ours['system']}, with dealer")
+        rows.append(
+            (
+                ours["variant"] + (", compared by bits" if ours["comparison"] == "bits" else ""),
+                seconds(ours["seconds"]),
+                seconds(dealt["seconds"]),
+                seconds(peer["seconds"]),
+                f"**{ours['ratio']:.0f}×** ({dealt['ratio']:.1f}×)",
+                f"{megabytes(ours['bytes_per_party'])} / {megabytes(peer['bytes_per_party'])}",
+                f"{ours['rounds']} / {peer['rounds']}",
+                f"{seconds(dealt['dealer_seconds'])}, {megabytes(dealt['offline_bytes'])}",
+            )
+        )
+    head = (
+        "ResNet-18, 32×32", "AutoReP online", "with offline work", "CrypTen 0.4.1", "faster (with offline)",
+        "sent per party", "rounds", "our dealer",
+    )  # fmt: skip
+    return Table(head, rows, "lrrrrrrr", f"Medians of {result['repeats']} alternating inferences of one image")
+
+
+def growth(result: Result) -> Table:
+    """Linear fits of cost."""
+    rows = [
+        (
+            curve["y"],
+            curve["x"],
+            f"{curve['fit']['slope']:.3g}",
+            f"{curve['fit']['intercept']:.3g}",
+            percent(100 * curve["fit"]["largest_residual"]),
+        )
+        for curve in result["curves"]
+    ]
+    return Table(("figure", "grows with", "per unit", "at zero", "largest residual"), rows, "llrrr")
+
+
+def training(runs: Iterable[TrainingRun]) -> Table:
+    """Accuracy of finished replacement runs, with the paper's quoted beside."""
+
+    def place(run: TrainingRun) -> tuple[Any, ...]:
+        settings, result = run.settings, run.result
+        return settings["data"], settings["model"], result["relus"], -result["epochs"], settings["recipe"]
+
+    rows = [
+        (
+            models.title(run.settings["model"]),
+            data.title(run.settings["data"]),
+            f"{run.result['relus']:,} of {run.result['relus_total']:,}",
+            run.settings["recipe"],
+            run.result["epochs"],
+            percent(run.result["teacher_test_accuracy"]),
+            percent(run.result["test_accuracy"]),
+            percent(paper_accuracy(run.settings["model"], run.settings["data"], run.result["relus"])),
+        )
+        for run in sorted(runs, key=place)
+    ]
+    head = ("network", "data", "ReLUs kept", "recipe", "epochs", "all ReLUs", "replaced", "paper, 150 epochs (quoted)")
+    return Table(head, rows, "llrrrrrr")
+
+
+def speed(result: Result) -> Table:
+    """Images a second of every kind of training step, and the ratios that have a bar."""
+    kinds = list(result["networks"][0]["images_per_second"])
+    rows = [
+        (
+            models.title(row["network"]),
+            *(f"{row['images_per_second'][kind]:.0f}" for kind in kinds),
+            *(f"{row[name]:.2f}×" for name in result["bars"]),
+        )
+        for row in result["networks"]
+    ]
+    names = [name.replace("_over_", " / ").replace("_", "-") for name in (*kinds, *result["bars"])]
+    bars = ", ".join(f"{name} at most {bar}×" for name, bar in zip(names[len(kinds) :], result["bars"].values()))
+    return Table(("images/s", *names), rows, "l" + "r" * len(names), f"Bars: {bars}")
+
+
+def zoo(result: Result) -> Table:
+    """Models on the same test images in float, in fixed point and between two parties."""
+    rows = [
+        (
+            name,
+            f"{measured['relus']:,}",
+            *(percent(measured["accuracy"][mode], 1) for mode in ("float", "fixed", "private")),
+            f"{measured['same_as_fixed']} of {measured['images']}",
+            measured["ties"],
+        )
+        for name, measured in sorted(result["models"].items())
+    ]
+    head = ("model", "ReLUs", "float", "fixed point", "private", "same class as fixed point", "ties")
+    return Table(head, rows, "lrrrrrr")
+
+
+def kernels(result: Result) -> Table:
+    """Native kernels against the processor's limits in the same run, and against other libraries."""
+    rows: list[Sequence[object]] = [
+        (
+            row["kernel"],
+            row["case"],
+            rate(row["rate"], row["unit"]),
+            f"{1e6 * row['seconds']:,.0f} µs",
+            f"{percent(100 * row['fraction_of_limit'], 0)} of {row['limited_by']}" if row["fraction_of_limit"] else "",
+            f"{row['times_faster']:.1f}× {row['compared_with']}" if row["times_faster"] else "",
+        )
+        for row in result["rows"]
+    ]
+    limits = result["limits"]
+    note = (
+        f"One thread, {result['simd']}; limits of this processor in this run: "
+        f"{limits['multiply_add_52_per_s'] / 1e9:.1f} G multiply-adds/s modulo 2^52, "
+        f"{limits['multiply_add_64_per_s'] / 1e9:.1f} G/s modulo 2^64, "
+        f"AES {16 * limits['aes_blocks_per_s'] / 1e9:.1f} GB/s, "
+        f"copy {limits['copy_bytes_per_s'] / 1e9:.1f} GB/s, read {limits['read_bytes_per_s'] / 1e9:.1f} GB/s"
+    )
+    return Table(("kernel", "case", "rate", "time", "limit", "faster than"), rows, "llrrrr", note)
