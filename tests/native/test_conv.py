@@ -129,6 +129,31 @@ def test_winograd_agrees_with_the_slow_sum(
     assert plan.algorithm in ("winograd2", "winograd4")
 
 
+LIMB_EDGES = [
+    0,
+    1,
+    2**14,
+    2**14 + 1,
+    2**14 - 1,
+    2**15,
+    2**15 - 1,
+    2**30,
+    2**31,
+    2**31 - 2**14,
+    2**46 - 1,
+    2**46 - 2**14,
+]
+
+
+@CASES
+@given(st.sampled_from(LIMB_EDGES), st.sampled_from(LIMB_EDGES), st.integers(1, 90), st.sampled_from([46, 44]))
+def test_sums_of_extreme_limbs_do_not_overflow(level: str, one: int, other: int, channels: int, bits: int) -> None:
+    """Every product as large as its limbs allow, and of one sign: partial sums are at their largest."""
+    x, w = np.full((1, channels, 4, 5), one, np.uint64), np.full((9, channels, 3, 3), other, np.uint64)
+    found = _native.PackedConv(w, x.shape[1:], padding=(1, 1), bits=bits, algorithm="direct").run(x)
+    assert np.array_equal(cut(found, bits), cut(slow_conv(x, w, padding=(1, 1)), bits))
+
+
 @pytest.mark.parametrize("bits", [44, 64])
 @pytest.mark.parametrize("algorithm", ["auto", "direct"])
 @pytest.mark.parametrize(

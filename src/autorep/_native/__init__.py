@@ -1,11 +1,13 @@
 """The few kernels that decide the speed: ring convolution, AES streams, comparisons, packing, activations.
 
 Ring words are uint64 and arithmetic wraps modulo 2**64; a call with `bits` promises its low `bits` bits. Arrays must
-be C-contiguous. Every call releases the interpreter lock. `set_threads` is module-wide and starts at 1.
+be C-contiguous. Every call releases the interpreter lock. `set_threads` is module-wide and starts at 1. The environment
+variable AUTOREP_SIMD sets the instruction-set level of a process as `set_simd` does.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -38,6 +40,9 @@ __all__ = [
     "simd",
     "unpack",
 ]
+
+if os.environ.get("AUTOREP_SIMD"):
+    set_simd(os.environ["AUTOREP_SIMD"])
 
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]

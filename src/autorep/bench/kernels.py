@@ -81,6 +81,7 @@ def _limits(quick: bool) -> dict[str, float]:
 
     copied = _best(lambda: np.copyto(target, buffer), quick)
     return {
+        "multiply_add_46_per_s": probe("46", lambda: _core.probe_multiply_add(46, work, sink)),
         "multiply_add_52_per_s": probe("52", lambda: _core.probe_multiply_add(52, work, sink)),
         "multiply_add_64_per_s": probe("64", lambda: _core.probe_multiply_add(64, work, sink)),
         "aes_blocks_per_s": probe("aes", lambda: _core.probe_aes(work // 10, sink)),
@@ -155,7 +156,8 @@ def _convolution(
     out = plan.run(x)
     work = weight[0].size * out.size
     saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(plan.algorithm, (1.0, 0))
-    peak = limits[f"multiply_add_{52 if bits + extra_bits <= 52 else 64}_per_s"]
+    ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
+    peak = limits[f"multiply_add_{ring}_per_s"]
     packed = np.ones(plan.packed_bytes // 8, np.uint64)
     multiply = Bound(work / saved / peak, "multiplier")
     read = Bound(_best(lambda: _core.probe_read(packed), quick, 0.05), "reading the weight")

@@ -224,10 +224,10 @@ def kernels(result: Result) -> Table:
         for row in result["rows"]
     ]
     limits = result["limits"]
+    widths = [width for width in (46, 52, 64) if f"multiply_add_{width}_per_s" in limits]
+    multiply = ", ".join(f"{limits[f'multiply_add_{width}_per_s'] / 1e9:.1f} G/s modulo 2^{width}" for width in widths)
     note = (
-        f"One thread, {result['simd']}; limits of this processor in this run: "
-        f"{limits['multiply_add_52_per_s'] / 1e9:.1f} G multiply-adds/s modulo 2^52, "
-        f"{limits['multiply_add_64_per_s'] / 1e9:.1f} G/s modulo 2^64, "
+        f"One thread, {result['simd']}; limits of this processor in this run: multiply-adds {multiply}, "
         f"AES {16 * limits['aes_blocks_per_s'] / 1e9:.1f} GB/s, "
         f"copy {limits['copy_bytes_per_s'] / 1e9:.1f} GB/s, read {limits['read_bytes_per_s'] / 1e9:.1f} GB/s"
     )

@@ -15,6 +15,23 @@ constexpr int kMaxRows = 12;    // pixels the innermost kernel may take together
 
 static inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
+// Where 64-bit products are slow, words are cut into three limbs and 16-bit products are summed instead:
+// x = x0 + 2^15 x1 + 2^31 x2 modulo 2^46, with signed x0 of 15 bits and x1 of 16; the third limb is kept doubled, 2 x2 of
+// 16 bits. A pair of channels of a pixel takes the place of its two words: (x0, x1, 2 x2, nothing), each for the two
+// channels. Weights lie [block][tap][pair][limb][lane][2]; their w0 lies in (-2^14, 2^14], an image's x0 in [-2^14, 2^14).
+constexpr int kLimbBits = 46;
+constexpr int kLimbs = 3;
+constexpr i64 kPairWords = kLimbs * kLane * 2 / 4;  // words of the weights of a pair of channels, for one vector
+
+struct Limbs {
+    std::int16_t low, middle, high;
+};
+static inline Limbs limbs_of_weight(u64 w) {
+    const u64 t = w + (u64(1) << 14) - 1, y = t >> 15;
+    return {static_cast<std::int16_t>(static_cast<int>(t & 0x7FFF) - 0x3FFF), static_cast<std::int16_t>(y & 0xFFFF),
+            static_cast<std::int16_t>(((y + 0x8000) >> 15) & 0xFFFE)};
+}
+
 // One call of the innermost kernel: `rows` pixels times `vectors` vectors of output channels,
 //   sums[r][lane] (+)= sum over taps t and channels c of image[r * image_row + taps[t] + c] * weight[t][c][lane].
 struct MicroTask {
@@ -45,6 +62,11 @@ struct ConvKernels {
     void (*to_pixels)(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride);
     void (*to_planes)(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride);
     Depthwise depthwise52, depthwise64;
+    // Both null where words are multiplied faster as they are: `split` turns words into limbs in place, `limbs` sums
+    // products of one vector of output channels (channels in pairs), correct modulo 2^46.
+    void (*split)(u64* pixels, i64 words);
+    Micro limbs[kMaxRows + 1];
+    int limb_rows;
     // One tile, all channels. In: (side+2)^2 pixels, image_row words from one row of pixels to the next, to
     // positions (side+2)^2 of [channel] each position_stride apart. Out: the reverse, to side^2 pixels of which
     // `rows` x `columns` are stored, exactly divided by the transform's power of two.

@@ -1,4 +1,4 @@
-// Convolution kernels for AVX2: a 64-bit product from three 32-bit ones.
+// Convolution kernels for AVX2: sums of 16-bit products of limbs up to 46 bits, above a 64-bit product from three of 32.
 #include "common.h"
 
 #if AUTOREP_X86
@@ -43,6 +43,98 @@ struct SplitMicro {
     }
 };
 
+// Four words to their limbs: pairs of channels interleaved, see conv.h.
+__m256i split_words(__m256i x) {
+    const auto all = [](long long value) { return _mm256_set1_epi64x(value); };
+    const __m256i t = _mm256_add_epi64(x, all(1 << 14)), y = _mm256_srli_epi64(t, 15);
+    const __m256i low = _mm256_and_si256(_mm256_sub_epi64(_mm256_and_si256(t, all(0x7FFF)), all(0x4000)), all(0xFFFF));
+    const __m256i middle = _mm256_slli_epi64(_mm256_and_si256(y, all(0xFFFF)), 16);
+    const __m256i high = _mm256_and_si256(_mm256_slli_epi64(_mm256_add_epi64(y, all(0x8000)), 17), all(0xFFFE00000000ll));
+    const __m256i by_limb = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    return _mm256_shuffle_epi8(_mm256_or_si256(_mm256_or_si256(low, middle), high), by_limb);
+}
+
+void split(u64* pixels, i64 words) {
+    for (i64 i = 0; i < words; i += 4) {
+        auto* at = reinterpret_cast<__m256i*>(pixels + i);
+        _mm256_storeu_si256(at, split_words(_mm256_loadu_si256(at)));
+    }
+}
+
+// sum += x . w, at this place: compilers otherwise regroup the sums, and then run out of registers.
+inline void accumulate(__m256i& sum, __m256i x, __m256i w) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, w));
+    asm("" : "+x"(sum));
+}
+
+// x*w = x0 w0 + 2^15 (x0 w1 + x1 w0) + 2^30 (x1 w1 + x0 (2 w2) + (2 x2) w0) modulo 2^46. The last sum is needed modulo
+// 2^16 and the one before modulo 2^31, so both may wrap; the first hands its carry on before it can overflow.
+// One pixel's sums, as variables of their own for the sake of registers: pixels follow each other in `others`.
+template <int Rows>
+struct LimbSums {
+    __m256i low = _mm256_setzero_si256(), middle = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+    LimbSums<Rows - 1> others;
+
+    inline void add(const int* image, i64 row, __m256i w0, __m256i w1, const __m256i* w2) {
+        const __m256i x0 = _mm256_set1_epi32(image[0]);
+        accumulate(high, x0, _mm256_loadu_si256(w2));  // each time from memory: there is no register left for it
+        accumulate(low, x0, w0);
+        accumulate(middle, x0, w1);
+        const __m256i x1 = _mm256_set1_epi32(image[1]);
+        accumulate(middle, x1, w0);
+        accumulate(high, x1, w1);
+        const __m256i x2 = _mm256_set1_epi32(image[2]);
+        accumulate(high, x2, w0);
+        others.add(image + row, row, w0, w1, w2);
+    }
+
+    inline void carry() {
+        middle = _mm256_add_epi32(middle, _mm256_srai_epi32(low, 15));
+        low = _mm256_and_si256(low, _mm256_set1_epi32(0x7FFF));
+        others.carry();
+    }
+
+    inline void finish(const MicroTask& task, u64* to) const {
+        for (int half = 0; half < 2; ++half) {
+            const auto wide = [&](__m256i x) {
+                return _mm256_cvtepi32_epi64(half ? _mm256_extracti128_si256(x, 1) : _mm256_castsi256_si128(x));
+            };
+            auto* at = reinterpret_cast<__m256i*>(to + 4 * half);
+            __m256i sum = _mm256_add_epi64(wide(low), _mm256_add_epi64(_mm256_slli_epi64(wide(middle), 15),
+                                                                       _mm256_slli_epi64(wide(high), 30)));
+            if (task.accumulate) sum = _mm256_add_epi64(sum, _mm256_loadu_si256(at));
+            _mm256_storeu_si256(at, sum);
+        }
+        others.finish(task, to + task.sums_row);
+    }
+};
+template <>
+struct LimbSums<0> {
+    inline void add(const int*, i64, __m256i, __m256i, const __m256i*) {}
+    inline void carry() {}
+    inline void finish(const MicroTask&, u64*) const {}
+};
+
+template <int Rows>
+void limb_micro(const MicroTask& task) {
+    constexpr i64 kCarry = 4;  // pairs of products of -2^28 .. 2^28 - 2^14 that fit a signed 32-bit sum beside 15 bits left there
+    LimbSums<Rows> sums;
+    const auto* weight = reinterpret_cast<const __m256i*>(task.weight);
+    const auto* prefetch = reinterpret_cast<const char*>(task.prefetch);
+    const i64 pairs = ceil_div(task.channels, 2), row = 2 * task.image_row;
+    for (i64 t = 0; t < task.tap_count; ++t) {
+        const auto* image = reinterpret_cast<const int*>(task.image + task.taps[t]);
+        for (i64 left = pairs; left > 0; left -= kCarry) {
+            const i64 here = left < kCarry ? left : kCarry;
+            for (i64 p = 0; p < here; ++p, weight += kLimbs, image += 4)
+                sums.add(image, row, _mm256_loadu_si256(weight), _mm256_loadu_si256(weight + 1), weight + 2);
+            sums.carry();
+            for (int line = 0; line < 6; ++line, prefetch += 64) _mm_prefetch(prefetch, _MM_HINT_T1);
+        }
+    }
+    sums.finish(task, task.sums);
+}
+
 ConvKernels make() {
     constexpr int kRows = 4;
     ConvKernels kernels = {};
@@ -54,6 +146,12 @@ ConvKernels make() {
         kernels.max_rows[v] = kRows;
         for (int r = 1; r <= kRows; ++r) kernels.exact52[v][r] = kernels.exact64[v][r];
     }
+    kernels.split = split;
+    kernels.limbs[1] = limb_micro<1>;
+    kernels.limbs[2] = limb_micro<2>;
+    kernels.limbs[3] = limb_micro<3>;
+    kernels.limbs[4] = limb_micro<4>;  // twelve sums, two weights, an image word and a product fill the registers
+    kernels.limb_rows = 4;
     kernels.to_pixels = to_pixels_blocked;
     kernels.to_planes = to_planes_blocked;
     kernels.depthwise52 = kernels.depthwise64 = depthwise<FullProduct>;

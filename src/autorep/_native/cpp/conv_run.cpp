@@ -7,6 +7,7 @@ namespace autorep {
 namespace {
 
 constexpr i64 kSteps = 96;          // weight rows of one pass: 96 x 32 words = 24 KB, inside the L1 cache
+constexpr i64 kLimbSteps = 256;     // the same in limbs: 128 pairs of 96 bytes = 12 KB
 constexpr i64 kPixels = 256;        // pixels whose sums are kept together: 64 KB beside the weights in the L2
 constexpr i64 kTileWords = 1 << 17; // transformed tiles kept together: 1 MB
 
@@ -31,38 +32,41 @@ std::vector<i64> tap_offsets(const ConvShape& s, i64 row_words, i64 pixel_words)
     return taps;
 }
 
-std::vector<StepRange> step_ranges(i64 taps, i64 channels) {
+// `most` steps (taps x channels) at a time; channels are cut between pairs.
+std::vector<StepRange> step_ranges(i64 taps, i64 channels, i64 most) {
     std::vector<StepRange> ranges;
-    if (channels >= kSteps) {
+    if (channels >= most) {
         for (i64 tap = 0; tap < taps; ++tap)
-            cut_line(channels, kSteps, [&](i64 a, i64 b) { ranges.push_back({tap, 1, a, b - a}); });
+            cut_line(ceil_div(channels, 2), most / 2, [&](i64 a, i64 b) {
+                ranges.push_back({tap, 1, 2 * a, std::min(2 * b, channels) - 2 * a});
+            });
     } else {
-        cut_line(taps, std::max<i64>(1, kSteps / channels), [&](i64 a, i64 b) { ranges.push_back({a, b - a, 0, channels}); });
+        cut_line(taps, std::max<i64>(1, most / channels), [&](i64 a, i64 b) { ranges.push_back({a, b - a, 0, channels}); });
     }
     return ranges;
 }
 
+}  // namespace
+
 // Where call number `call` of `calls` on the same weights shall prefetch: the weights that follow, in equal parts over
 // the first calls; later ones touch what is in the cache anyway. Large weights then stream in while others multiply.
 // A single call reads its weights as fast as they come, and is better left to the processor's own prefetching.
-const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) {
-    const i64 steps = micro.tap_count * micro.channels;
-    const bool wanted = calls > 1 && call < block.vectors;
-    return micro.weight + (wanted ? steps * block.width() + call * steps * kLane : 0);
+const u64* PackedConv::next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const {
+    const i64 words = micro.tap_count * step_words(block, micro.channels);
+    const i64 parts = limbs_ ? 1 : block.vectors;  // the calls that fetch: each as many cache lines as it makes steps
+    return micro.weight + (calls > 1 && call < parts ? words + call * (words / parts) : 0);
 }
-
-}  // namespace
 
 void PackedConv::run(const u64* x, i64 batch, u64* out) const {
     if (batch == 0) return;
-    const ConvKernels& kernels = conv_kernels();
-    if (algorithm_ == Algorithm::depthwise) run_depthwise(kernels, x, batch, out);
-    else if (algorithm_ == Algorithm::direct) run_direct(kernels, x, batch, out);
-    else run_winograd(kernels, x, batch, out);
+    if (algorithm_ == Algorithm::depthwise) run_depthwise(x, batch, out);
+    else if (algorithm_ == Algorithm::direct) run_direct(x, batch, out);
+    else run_winograd(x, batch, out);
 }
 
-// The batch as [image][row][column][channel] with a border of zeros, `height` x `width` in all.
-const u64* PackedConv::pad_images(const ConvKernels& kernels, const u64* x, i64 batch, i64 height, i64 width) const {
+// The batch as [image][row][column][channel] with a border of zeros, `height` x `width` in all; in limbs where the direct
+// convolution wants them (Winograd cuts what it transformed).
+const u64* PackedConv::pad_images(const u64* x, i64 batch, i64 height, i64 width) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), row_words = width * channels;
     const i64 right = width - s.pad_w - s.width;  // negative where strides never reach the last columns
@@ -77,23 +81,23 @@ const u64* PackedConv::pad_images(const ConvKernels& kernels, const u64* x, i64 
                 continue;
             }
             std::fill(to, to + s.pad_w * channels, u64(0));
-            kernels.to_pixels(x + (image * s.channels * s.height + y) * s.width, s.height * s.width, s.channels,
+            kernels_->to_pixels(x + (image * s.channels * s.height + y) * s.width, s.height * s.width, s.channels,
                               std::min(s.width, width - s.pad_w), to + s.pad_w * channels, channels);
             if (right > 0) std::fill(to + row_words - right * channels, to + row_words, u64(0));
+            if (limbs_ && algorithm_ == Algorithm::direct) kernels_->split(to, row_words);
         }
     });
     return images;
 }
 
-void PackedConv::run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_direct(const u64* x, i64 batch, u64* out) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const i64 image_words = height * width * channels, pixels = batch * s.out_pixels();
-    const u64* images = pad_images(kernels, x, batch, height, width);
-    const auto& table = bits_ <= 52 ? kernels.exact52 : kernels.exact64;
+    const u64* images = pad_images(x, batch, height, width);
 
     const std::vector<i64> taps = tap_offsets(s, width * channels, channels);
-    const std::vector<StepRange> steps = step_ranges(s.taps(), s.group_channels());
+    const std::vector<StepRange> steps = step_ranges(s.taps(), s.group_channels(), limbs_ ? kLimbSteps : kSteps);
 
     // Lines of pixels at equal distances: a row of the output, or the whole batch where nothing lies between.
     const bool pointwise = s.taps() == 1 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h == 0 && s.pad_w == 0;
@@ -107,7 +111,7 @@ void PackedConv::run_direct(const ConvKernels& kernels, const u64* x, i64 batch,
         for (i64 first = 0; first < pixels; first += line) {
             const i64 image = first / s.out_pixels(), row = first % s.out_pixels() / s.out_w();
             const i64 at = image * image_words + row * s.stride_h * width * channels;
-            cut_line(line, kernels.max_rows[block.vectors], [&](i64 a, i64 b) {
+            cut_line(line, max_rows(block), [&](i64 a, i64 b) {
                 list.push_back({at + a * pixel_step, first + a, static_cast<int>(b - a)});
             });
         }
@@ -125,8 +129,9 @@ void PackedConv::run_direct(const ConvKernels& kernels, const u64* x, i64 batch,
             const i64 first_pixel = from->pixel, end_pixel = to[-1].pixel + to[-1].rows;
             for (const StepRange& step : steps) {
                 MicroTask micro{};
-                micro.weight = packed_.get() + block.weight +
-                               (step.first_tap * s.group_channels() + step.first_channel) * block.width();
+                micro.weight = packed_.get() + block.plane * s.taps() +
+                               step.first_tap * step_words(block, s.group_channels()) +
+                               step_words(block, step.first_channel);
                 micro.image_row = pixel_step;
                 micro.taps = taps.data() + step.first_tap;
                 micro.tap_count = step.taps;
@@ -137,13 +142,13 @@ void PackedConv::run_direct(const ConvKernels& kernels, const u64* x, i64 batch,
                     micro.image = images + group->image + block.group * s.group_channels() + step.first_channel;
                     micro.sums = sums + (group->pixel - first_pixel) * block.width();
                     micro.prefetch = next_weights(micro, block, group - from, to - from);
-                    table[block.vectors][group->rows](micro);
+                    this->micro(block, group->rows)(micro);
                 }
             }
             for (i64 pixel = first_pixel; pixel < end_pixel;) {
                 const i64 image = pixel / s.out_pixels(), inside = pixel % s.out_pixels();
                 const i64 count = std::min(end_pixel - pixel, s.out_pixels() - inside);
-                kernels.to_planes(sums + (pixel - first_pixel) * block.width(), block.width(), block.count, count,
+                kernels_->to_planes(sums + (pixel - first_pixel) * block.width(), block.width(), block.count, count,
                                   out + (image * s.outputs + block.first) * s.out_pixels() + inside, s.out_pixels());
                 pixel += count;
             }
@@ -151,11 +156,11 @@ void PackedConv::run_direct(const ConvKernels& kernels, const u64* x, i64 batch,
     });
 }
 
-void PackedConv::run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_depthwise(const u64* x, i64 batch, u64* out) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
-    const u64* images = pad_images(kernels, x, batch, height, width);
-    const Depthwise kernel = bits_ <= 52 ? kernels.depthwise52 : kernels.depthwise64;
+    const u64* images = pad_images(x, batch, height, width);
+    const Depthwise kernel = bits_ <= 52 ? kernels_->depthwise52 : kernels_->depthwise64;
     const std::vector<i64> taps = tap_offsets(s, width * channels, channels);
     parallel_ranges(batch * s.out_h(), 1, [&](i64 begin, i64 end) {
         u64* sums = scratch(Scratch::sums, s.out_w() * channels);
@@ -163,20 +168,19 @@ void PackedConv::run_depthwise(const ConvKernels& kernels, const u64* x, i64 bat
             const i64 image = line / s.out_h(), row = line % s.out_h();
             kernel(packed_.get(), images + (image * height + row * s.stride_h) * width * channels, s.stride_w * channels,
                    taps.data(), s.taps(), channels, s.out_w(), sums, channels);
-            kernels.to_planes(sums, channels, s.channels, s.out_w(),
+            kernels_->to_planes(sums, channels, s.channels, s.out_w(),
                               out + image * s.channels * s.out_pixels() + row * s.out_w(), s.out_pixels());
         }
     });
 }
 
-void PackedConv::run_winograd(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_winograd(const u64* x, i64 batch, u64* out) const {
     const ConvShape& s = shape_;
     const i64 side = tile_side(), positions = (side + 2) * (side + 2);
     const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);
     const i64 channels = s.padded_channels(), height = tiles_h * side + 2, width = tiles_w * side + 2;
-    const u64* images = pad_images(kernels, x, batch, height, width);
-    const auto& table = bits_ + extra_bits() <= 52 ? kernels.exact52 : kernels.exact64;
-    const std::vector<StepRange> steps = step_ranges(1, s.channels);
+    const u64* images = pad_images(x, batch, height, width);
+    const std::vector<StepRange> steps = step_ranges(1, s.channels, limbs_ ? kLimbSteps : kSteps);
     const i64 no_tap = 0;
 
     // Whole rows of tiles at a time. Rows of the batch's images follow each other; weights are read once per pass.
@@ -197,8 +201,10 @@ void PackedConv::run_winograd(const ConvKernels& kernels, const u64* x, i64 batc
                 const i64 line = first + tile / tiles_w;
                 const u64* from = images + ((line / tiles_h * height + line % tiles_h * side) * width +
                                             tile % tiles_w * side) * channels;
-                kernels.tile_in(static_cast<int>(side), from, width * channels, channels, channels,
+                kernels_->tile_in(static_cast<int>(side), from, width * channels, channels, channels,
                                 transformed + tile * channels, in_stride);
+                for (i64 position = 0; limbs_ && position < positions; ++position)
+                    kernels_->split(transformed + position * in_stride + tile * channels, channels);
             }
         });
         parallel_ranges(positions * static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
@@ -207,8 +213,8 @@ void PackedConv::run_winograd(const ConvKernels& kernels, const u64* x, i64 batc
                 const OutBlock& block = blocks_[static_cast<size_t>(task % static_cast<i64>(blocks_.size()))];
                 for (const StepRange& step : steps) {
                     MicroTask micro{};
-                    micro.weight = packed_.get() + (position * row_lanes_ + block.lane) * s.channels +
-                                   step.first_channel * block.width();
+                    micro.weight = packed_.get() + position * plane_words_ + block.plane +
+                                   step_words(block, step.first_channel);
                     micro.image_row = channels;
                     micro.taps = &no_tap;
                     micro.tap_count = 1;
@@ -216,12 +222,12 @@ void PackedConv::run_winograd(const ConvKernels& kernels, const u64* x, i64 batc
                     micro.sums_row = row_lanes_;
                     micro.accumulate = step.first_channel != 0;
                     i64 call = 0;
-                    const i64 calls = ceil_div(tiles, kernels.max_rows[block.vectors]);
-                    cut_line(tiles, kernels.max_rows[block.vectors], [&](i64 a, i64 b) {
+                    const i64 calls = ceil_div(tiles, max_rows(block));
+                    cut_line(tiles, max_rows(block), [&](i64 a, i64 b) {
                         micro.image = transformed + position * in_stride + a * channels + step.first_channel;
                         micro.sums = products + position * out_stride + a * row_lanes_ + block.lane;
                         micro.prefetch = next_weights(micro, block, call++, calls);
-                        table[block.vectors][b - a](micro);
+                        this->micro(block, b - a)(micro);
                     });
                 }
             }
@@ -234,10 +240,10 @@ void PackedConv::run_winograd(const ConvKernels& kernels, const u64* x, i64 batc
                 const i64 height_here = std::min(side, s.out_h() - y);
                 for (i64 lane = 0; lane < s.outputs; lane += kLane) {
                     for (i64 t = 0; t < tiles_w; ++t)
-                        kernels.tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
+                        kernels_->tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
                                          out_stride, kLane, sums + t * side * kLane, s.out_w() * kLane, kLane,
                                          height_here, std::min(side, s.out_w() - t * side));
-                    kernels.to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
+                    kernels_->to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
                                       out + (image * s.outputs + lane) * s.out_pixels() + y * s.out_w(),
                                       s.out_pixels());
                 }

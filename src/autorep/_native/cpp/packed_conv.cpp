@@ -43,10 +43,13 @@ constexpr double kWordFromMemory = 2.6;  // reading one packed weight word from 
 constexpr double kTransformed = 20.0;    // moving eight channels of one position through a transform
 constexpr i64 kCachedWords = 1 << 17;    // packed weights that stay in the L2 cache
 
-double multiply_add_cost(int bits) {
+double multiply_add_cost(int bits, bool limbs) {
+    if (limbs) return 3.5;
     if (simd_level() == Simd::avx512) return bits <= 52 ? 1.0 : 4.0;
     return simd_level() == Simd::avx2 ? 8.0 : 13.0;
 }
+
+int extra_bits_of(int side) { return side == 4 ? 6 : side == 2 ? 2 : 0; }
 
 }  // namespace
 
@@ -77,7 +80,7 @@ const ConvKernels& conv_kernels() {
 }
 
 PackedConv::PackedConv(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm)
-    : shape_(shape), bits_(bits), packed_(nullptr, free_words) {
+    : shape_(shape), bits_(bits), kernels_(&conv_kernels()), packed_(nullptr, free_words) {
     choose(algorithm);
     make_blocks();
     if (algorithm_ == Algorithm::depthwise) pack_depthwise(weight);
@@ -94,42 +97,73 @@ std::string PackedConv::algorithm() const {
     }
 }
 
-int PackedConv::extra_bits() const {
-    return algorithm_ == Algorithm::winograd4 ? 6 : algorithm_ == Algorithm::winograd2 ? 2 : 0;
+int PackedConv::extra_bits() const { return extra_bits_of(algorithm_ == Algorithm::direct ? 0 : tile_side()); }
+
+bool PackedConv::limbs_fit(int bits) const {
+    return kernels_->split && bits <= kLimbBits && (shape_.groups == 1 || shape_.group_channels() % 2 == 0);
+}
+
+// Of the direct convolution (side 0) or a Winograd tile.
+double PackedConv::cost(int side) const {
+    const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
+    const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
+    const i64 weights = positions * shape_.channels * shape_.outputs;
+    const int bits = bits_ + extra_bits_of(side);
+    const bool limbs = limbs_fit(bits);
+    const double multiply =
+        multiply_add_cost(bits, limbs) * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
+    const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * positions * pixels;
+    const double transform = side ? kTransformed * static_cast<double>(moved) : 0.0;
+    const double memory = weights > kCachedWords ? kWordFromMemory * (limbs ? 0.75 : 1.0) * static_cast<double>(weights) : 0.0;
+    return std::max(multiply, memory) + transform;
 }
 
 void PackedConv::choose(const std::string& wanted) {
     if (wanted == "winograd" && !shape_.winograd_fits())
         throw std::invalid_argument("winograd needs a 3x3 kernel with stride 1, dilation 1 and groups 1");
     if (wanted == "winograd" && bits_ > 62) throw std::invalid_argument("winograd needs bits <= 62");
-    if (wanted != "winograd" && shape_.depthwise()) algorithm_ = Algorithm::depthwise;
+    if (wanted != "winograd" && shape_.depthwise()) {
+        algorithm_ = Algorithm::depthwise;
+        return;
+    }
+    limbs_ = limbs_fit(bits_);
     if (wanted == "direct" || !shape_.winograd_fits()) return;
 
-    const auto cost = [&](int side) {  // side 0: direct
-        const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
-        const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
-        const i64 weights = positions * shape_.channels * shape_.outputs;
-        const double step = multiply_add_cost(bits_ + (side == 4 ? 6 : side == 2 ? 2 : 0));
-        const double multiply = step * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
-        const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * positions * pixels;
-        const double transform = side ? kTransformed * static_cast<double>(moved) : 0.0;
-        const double memory = weights > kCachedWords ? kWordFromMemory * static_cast<double>(weights) : 0.0;
-        return std::max(multiply, memory) + transform;
-    };
     double best = wanted == "winograd" ? -1.0 : cost(0);
     for (const int side : {2, 4}) {
-        if (bits_ + (side == 4 ? 6 : 2) > 64) continue;
-        if (best >= 0 && cost(side) >= best) continue;
+        const int bits = bits_ + extra_bits_of(side);
+        if (bits > 64 || (best >= 0 && cost(side) >= best)) continue;
         best = cost(side);
         algorithm_ = side == 4 ? Algorithm::winograd4 : Algorithm::winograd2;
+        limbs_ = limbs_fit(bits);
     }
+}
+
+Micro PackedConv::micro(const OutBlock& block, i64 rows) const {
+    if (limbs_) return kernels_->limbs[rows];
+    return (bits_ + extra_bits() <= 52 ? kernels_->exact52 : kernels_->exact64)[block.vectors][rows];
+}
+
+i64 PackedConv::step_words(const OutBlock& block, i64 channels) const {
+    return limbs_ ? ceil_div(channels, 2) * kPairWords : channels * block.width();
+}
+
+void PackedConv::store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const {
+    if (!limbs_) {
+        tap[channel * block.width() + lane] = value;
+        return;
+    }
+    auto* pair = reinterpret_cast<std::int16_t*>(tap + channel / 2 * kPairWords) + 2 * lane + channel % 2;
+    const Limbs limbs = limbs_of_weight(value);
+    pair[0] = limbs.low;
+    pair[2 * kLane] = limbs.middle;
+    pair[4 * kLane] = limbs.high;
 }
 
 // As few blocks as possible, of sizes as even as possible: a narrow last block would leave the multiplier waiting.
 void PackedConv::make_blocks() {
     const i64 per_group = shape_.group_outputs(), vectors = ceil_div(per_group, kLane);
-    const i64 count = ceil_div(vectors, kMaxVectors);
-    i64 weight = 0;
+    const i64 count = ceil_div(vectors, limbs_ ? 1 : kMaxVectors);
     for (i64 group = 0; group < shape_.groups; ++group)
         for (i64 b = 0; b < count; ++b) {
             const i64 begin = vectors * b / count * kLane, end = vectors * (b + 1) / count * kLane;
@@ -139,9 +173,9 @@ void PackedConv::make_blocks() {
             block.count = std::min(end, per_group) - begin;
             block.vectors = static_cast<int>((end - begin) / kLane);
             block.lane = row_lanes_;
-            block.weight = weight;
+            block.plane = plane_words_;
             row_lanes_ += block.width();
-            weight += shape_.taps() * shape_.group_channels() * block.width();
+            plane_words_ += step_words(block, shape_.group_channels());
             blocks_.push_back(block);
         }
 }
@@ -154,15 +188,16 @@ void PackedConv::allocate(i64 words) {
 
 void PackedConv::pack_direct(const u64* weight) {
     const i64 channels = shape_.group_channels(), taps = shape_.taps();
-    allocate(blocks_.back().weight + taps * channels * blocks_.back().width());
+    allocate(taps * plane_words_);
     parallel_ranges(static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
         for (i64 b = begin; b < end; ++b) {
             const OutBlock& block = blocks_[static_cast<size_t>(b)];
+            const i64 tap_words = step_words(block, channels);
             for (i64 o = 0; o < block.count; ++o)
                 for (i64 c = 0; c < channels; ++c)
                     for (i64 t = 0; t < taps; ++t)
-                        packed_.get()[block.weight + (t * channels + c) * block.width() + o] =
-                            weight[((block.first + o) * channels + c) * taps + t];
+                        store_weight(packed_.get() + block.plane * taps + t * tap_words, block, c, o,
+                                     weight[((block.first + o) * channels + c) * taps + t]);
         }
     });
 }
@@ -177,10 +212,10 @@ void PackedConv::pack_depthwise(const u64* weight) {
 // [position][block][channel][lane] of (k G) w (k G)^T, with the odd part of the scale divided out in the ring.
 void PackedConv::pack_winograd(const u64* weight) {
     const int side = tile_side(), n = side + 2;
-    const i64 channels = shape_.channels, plane = channels * row_lanes_;
+    const i64 channels = shape_.channels;
     const u64 unit = side == 4 ? kInverseOf9 : 1;
     const auto filter = [&](int i, int k) { return static_cast<u64>(i64(side == 4 ? kFilter4[i][k] : kFilter2[i][k])); };
-    allocate(n * n * plane);
+    allocate(n * n * plane_words_);
     parallel_ranges(static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
         for (i64 b = begin; b < end; ++b) {
             const OutBlock& block = blocks_[static_cast<size_t>(b)];
@@ -191,11 +226,11 @@ void PackedConv::pack_winograd(const u64* weight) {
                     for (int i = 0; i < n; ++i)
                         for (int k = 0; k < 3; ++k)
                             half[i][k] = filter(i, 0) * w[k] + filter(i, 1) * w[3 + k] + filter(i, 2) * w[6 + k];
-                    u64* to = packed_.get() + block.lane * channels + c * block.width() + o;
                     for (int i = 0; i < n; ++i)
                         for (int j = 0; j < n; ++j)
-                            to[(i * n + j) * plane] = unit * (filter(j, 0) * half[i][0] + filter(j, 1) * half[i][1] +
-                                                              filter(j, 2) * half[i][2]);
+                            store_weight(packed_.get() + (i * n + j) * plane_words_ + block.plane, block, c, o,
+                                         unit * (filter(j, 0) * half[i][0] + filter(j, 1) * half[i][1] +
+                                                 filter(j, 2) * half[i][2]));
                 }
         }
     });

@@ -31,7 +31,7 @@ struct OutBlock {  // up to 32 output channels that one call of the innermost ke
     i64 group, first, count;
     int vectors;
     i64 lane;    // where its lanes start in a row that holds all blocks
-    i64 weight;  // where its weights start (direct), in words
+    i64 plane;   // where its weights start among those of one tap, or of one position of a Winograd tile, in words
 
     i64 width() const { return vectors * kLane; }
 };
@@ -50,6 +50,13 @@ public:
     i64 packed_bytes() const { return packed_words_ * 8; }
 
 private:
+    Micro micro(const OutBlock& block, i64 rows) const;
+    int max_rows(const OutBlock& block) const { return limbs_ ? kernels_->limb_rows : kernels_->max_rows[block.vectors]; }
+    bool limbs_fit(int bits) const;
+    i64 step_words(const OutBlock& block, i64 channels) const;  // packed words of one tap of so many input channels
+    void store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const;
+    const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const;
+    double cost(int side) const;
     int tile_side() const { return algorithm_ == Algorithm::winograd4 ? 4 : 2; }
     int extra_bits() const;  // beyond `bits` that the algorithm computes with
     void choose(const std::string& wanted);
@@ -58,16 +65,19 @@ private:
     void pack_direct(const u64* weight);
     void pack_depthwise(const u64* weight);
     void pack_winograd(const u64* weight);
-    const u64* pad_images(const ConvKernels& kernels, const u64* x, i64 batch, i64 height, i64 width) const;
-    void run_direct(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const;
-    void run_depthwise(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const;
-    void run_winograd(const ConvKernels& kernels, const u64* x, i64 batch, u64* out) const;
+    const u64* pad_images(const u64* x, i64 batch, i64 height, i64 width) const;
+    void run_direct(const u64* x, i64 batch, u64* out) const;
+    void run_depthwise(const u64* x, i64 batch, u64* out) const;
+    void run_winograd(const u64* x, i64 batch, u64* out) const;
 
     ConvShape shape_;
     int bits_;
+    const ConvKernels* kernels_;  // of the level at which the weight was packed
     Algorithm algorithm_ = Algorithm::direct;
+    bool limbs_ = false;  // the weight and the image are cut into limbs
     std::vector<OutBlock> blocks_;
-    i64 row_lanes_ = 0;  // lanes of all blocks together
+    i64 row_lanes_ = 0;    // lanes of all blocks together
+    i64 plane_words_ = 0;  // weights of one tap or position, all blocks together
     i64 packed_words_ = 0;
     std::unique_ptr<u64, void (*)(u64*)> packed_;
 };

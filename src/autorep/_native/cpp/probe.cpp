@@ -40,13 +40,15 @@ u64 read(Words data) {
 }  // namespace
 
 const Probes& probes_portable() {
-    static const Probes portable = {multiply_add, multiply_add, no_aes};
+    static const Probes portable = {multiply_add, multiply_add, multiply_add, no_aes};
     return portable;
 }
 
 void register_probe(nb::module_& m) {
     m.def("probe_multiply_add", [](int bits, i64 count, WordsOut sink) {
-        return (bits <= 52 ? probes().multiply_add52 : probes().multiply_add64)(count, sink.data());
+        const Probes& limits = probes();
+        const auto probe = bits <= 46 ? limits.multiply_add46 : bits <= 52 ? limits.multiply_add52 : limits.multiply_add64;
+        return probe(count, sink.data());
     }, NoGil());
     m.def("probe_aes", [](i64 count, WordsOut sink) { return probes().aes(count, sink.data()); }, NoGil());
     m.def("probe_read", &read, NoGil());

@@ -5,7 +5,8 @@
 namespace autorep {
 
 struct Probes {
-    // At least `count` multiply-adds modulo 2^52 or 2^64, none waiting for another; returns how many were done.
+    // At least `count` multiply-adds modulo 2^46, 2^52 or 2^64, none waiting for another; returns how many were done.
+    i64 (*multiply_add46)(i64 count, u64* sink);
     i64 (*multiply_add52)(i64 count, u64* sink);
     i64 (*multiply_add64)(i64 count, u64* sink);
     // At least `count` AES-128 block encryptions; returns how many were done, 0 without AES instructions.

@@ -54,7 +54,7 @@ i64 aes(i64 count, u64* sink) {
 }  // namespace
 
 const Probes& probes_avx512() {
-    static const Probes probes = {multiply_add52, multiply_add64, aes};
+    static const Probes probes = {multiply_add52, multiply_add52, multiply_add64, aes};
     return probes;
 }
 
