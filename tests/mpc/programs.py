@@ -7,8 +7,9 @@ import io
 import numpy as np
 
 from autorep.mpc.dealer import Dealer
-from autorep.mpc.inventory import items
+from autorep.mpc.inventory import program_items
 from autorep.mpc.local import LocalPair, join_output, share_input
+from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.prg import stream
 from autorep.program import ir
 
@@ -158,13 +159,18 @@ class DealtRounding:
 
     def __init__(self, program: ir.Program, seeds: tuple[bytes, bytes], batch: int) -> None:
         self._seeds = seeds
-        self._items = {item.label: item for op in program.ops for item in items(op, batch)}
+        self._items = {item.label: item for item in program_items(program, batch)}
 
     def low(self, name, step, shape, shift) -> np.ndarray:
         label = f"{name}/r" if step == "a" else f"{name}/quad/z"
         item = self._items[label]
         total = sum(stream(seed, label, (item.count,), item.bits) for seed in self._seeds)
         return total.reshape(shape) & ((np.uint64(1) << np.asarray(shift, np.uint64)) - np.uint64(1))
+
+
+def prepare(party: Party, kit: bytes) -> PreparedQuery:
+    """A party's offline part from its kit."""
+    return party.prepare(party.source(kit))
 
 
 def run_known(pair: LocalPair, x: np.ndarray, seeds: tuple[bytes, bytes]) -> np.ndarray:
@@ -175,10 +181,10 @@ def run_known(pair: LocalPair, x: np.ndarray, seeds: tuple[bytes, bytes]) -> np.
 
     def one(i: int) -> np.ndarray:
         party = pair.parties[i]
-        return party.run(pair._links[i], party.prepare(sinks[i].getvalue()), inputs[i])
+        return party.run(pair._links[i], prepare(party, sinks[i].getvalue()), inputs[i])
 
     share0, share1 = pair._both(one)
     return (share0 + share1) & np.uint64((1 << pair.program.output.bits) - 1)
 
 
-__all__ = ["Builder", "Dealer", "DealtRounding", "join_output", "mixed_program", "run_known"]
+__all__ = ["Builder", "Dealer", "DealtRounding", "join_output", "mixed_program", "prepare", "run_known"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autorep.mpc.inventory import items, program_items, rounds
+from autorep.mpc.inventory import program_items, program_rounds
 from autorep.mpc.local import LocalPair, run_secure
 from autorep.mpc.transport import FRAME_OVERHEAD
 from autorep.program import ir
@@ -85,7 +85,7 @@ def test_ledger_equals_plan(comparison):
         pair.run(x)
         total, layers = pair.ledger.total("online"), pair.ledger.layers("online")
         dealt = pair.dealer.deal(batch)
-    planned = [r for op in program.ops for r in rounds(op, batch, comparison)]
+    planned = program_rounds(program, batch, comparison)
     assert total.rounds == len(planned)
     assert total.sent == total.received == sum(r.bytes + FRAME_OVERHEAD for r in planned)
     assert list(layers) == [r.label for r in planned]
@@ -103,8 +103,8 @@ def test_rounds_do_not_grow_with_kept_relus_and_bytes_are_linear():
         b.activation(0.0)
         b.ops[-1] = dataclasses.replace(b.last, kept=np.arange(kept))
         b.head(2)
-        planned = [r for o in b.ops for r in rounds(o)]
-        offline = sum(i.bytes_to(0) for o in b.ops for i in items(o))
+        planned = program_rounds(b.program())
+        offline = sum(item.bytes_to(0) for item in program_items(b.program()))
         return len(planned), sum(r.bytes for r in planned), offline
 
     (rounds8, bytes8, keys8), (rounds16, bytes16, keys16), (rounds32, bytes32, keys32) = map(totals, (8, 16, 32))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from autorep.errors import MaterialError, PeerAbort, ProtocolError
+from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.local import join_output, share_input
 from autorep.mpc.party import Party
@@ -23,7 +24,7 @@ from autorep.mpc.transport_tcp import TcpTransport, accept, connect
 from autorep.program import ir
 from autorep.program.files import program_hash, share_parameters
 from autorep.program.fixed import run_fixed
-from tests.mpc.programs import Builder
+from tests.mpc.programs import Builder, prepare
 
 TIMEOUT = 3.0
 
@@ -50,7 +51,9 @@ class Pair:
         self.pool = ThreadPoolExecutor(2)
         with_links = self.links()
         self.both(
-            lambda i: self.parties[i].setup(with_links[i], self.dealer.blinding.seeds[i], self.dealer.blinding.id)
+            lambda i: self.parties[i].setup(
+                BlindedModel(self.program, i, with_links[i], self.dealer.blinding.seeds[i], self.dealer.blinding.id)
+            )
         )
         for link in with_links:
             link.close()
@@ -72,7 +75,7 @@ class Pair:
     def query(self, links: tuple[Transport, Transport]) -> list[object]:
         x = np.random.default_rng(0).normal(0, 1, (1, *self.program.input.shape))
         inputs, kits = share_input(self.program, x), self.dealer.deal().kits
-        return self.both(lambda i: self.parties[i].run(links[i], self.parties[i].prepare(kits[i]), inputs[i]))
+        return self.both(lambda i: self.parties[i].run(links[i], prepare(self.parties[i], kits[i]), inputs[i]))
 
     def assert_next_query_works(self) -> None:
         links = self.links()
@@ -172,13 +175,13 @@ def test_kits_of_another_program_party_or_blinding_are_refused(pair):
         (again[0], "blinding"),
     ):
         with pytest.raises(MaterialError, match=reason):
-            pair.parties[0].prepare(kit)
+            prepare(pair.parties[0], kit)
 
 
 def test_a_prepared_query_runs_once(pair):
     links = pair.links()
     kits = pair.dealer.deal().kits
-    prepared = [pair.parties[i].prepare(kits[i]) for i in (0, 1)]
+    prepared = [prepare(pair.parties[i], kits[i]) for i in (0, 1)]
     inputs = share_input(pair.program, np.zeros((1, *pair.program.input.shape)))
     pair.both(lambda i: pair.parties[i].run(links[i], prepared[i], inputs[i]))
     with pytest.raises(MaterialError, match="used already"):
@@ -204,7 +207,7 @@ def test_a_killed_peer_is_noticed_at_once(pair):
         link = accept(listener.accept()[0], server_context(pair.keys / "party0"), {"party1"}, 30.0)
     assert peer.stdout is not None
     assert peer.stdout.readline() == "up\n"
-    kit = pair.parties[0].prepare(pair.dealer.deal().kits[0])
+    kit = prepare(pair.parties[0], pair.dealer.deal().kits[0])
     threading.Timer(0.5, peer.kill).start()
     started = time.monotonic()
     with pytest.raises(ProtocolError, match="broke|closed"):

@@ -9,7 +9,7 @@ import numpy as np
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.transport import memory_pair
 from autorep.program.fixed import run_fixed
-from tests.mpc.programs import mixed_program
+from tests.mpc.programs import mixed_program, prepare
 
 LANES, QUERIES = 4, 12
 
@@ -22,7 +22,7 @@ def test_concurrent_queries_do_not_mix():
         links = [memory_pair(30.0) for _ in range(LANES)]
 
         def serve(party: int, lane: int, work: list) -> list[np.ndarray]:
-            prepared = [(pair.parties[party].prepare(kits[party]), shares[party]) for kits, shares in work]
+            prepared = [(prepare(pair.parties[party], kits[party]), shares[party]) for kits, shares in work]
             return [pair.parties[party].run(links[lane][party], query, share) for query, share in prepared]
 
         work = [(pair.dealer.deal(len(x)).kits, share_input(program, x)) for x in inputs]

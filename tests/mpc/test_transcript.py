@@ -16,7 +16,7 @@ from autorep.mpc.local import LocalPair
 from autorep.mpc.party import Party
 from autorep.mpc.ring import reduce
 from autorep.program.files import share_parameters
-from tests.mpc.programs import mixed_program
+from tests.mpc.programs import mixed_program, prepare
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_no_seed_in_logs_reprs_or_errors(caplog):
     dealer.deal_to(sinks, 1, seeds)
     party = Party(program, share_parameters(program)[0], 0)
     with pytest.raises(AutorepError) as error:
-        party.prepare(sinks[0].getvalue())
+        prepare(party, sinks[0].getvalue())
     shown = caplog.text + str(error.value) + repr(read_header(sinks[0].getvalue())) + repr(dealer.blinding)
     for seed in (*seeds, *dealer.blinding.seeds):
         assert seed.hex() not in shown

@@ -15,8 +15,8 @@ from autorep import _native
 from autorep.bench import channel
 from autorep.bench.processes import Processes
 from autorep.mpc import tls
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealer import Dealer
-from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.local import join_output, share_input
 from autorep.program import files
 from autorep.program.ir import Program

@@ -12,7 +12,7 @@ import numpy as np
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
 from autorep.bench.peer_systems import CRYPTEN, SPU, Answer, PeerPair, PeerSystem
-from autorep.mpc.inventory import ComparisonName
+from autorep.mpc.comparisons import ComparisonName
 from autorep.program.ir import Program
 from autorep.settings import warn
 

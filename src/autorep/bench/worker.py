@@ -25,6 +25,7 @@ from autorep import _native
 from autorep.bench import channel
 from autorep.errors import AutorepError, ConfigError
 from autorep.mpc import tls
+from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.cost import LINKS
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, Throttled, Transport, handshake
@@ -79,7 +80,8 @@ class Worker:
         hello = {"party": party, "program": self.party.program_hash.hex(), "comparison": comparison}
         handshake(self.link, hello)
         started = time.perf_counter()
-        self.party.setup(self.link, bytes.fromhex(model_seed), bytes.fromhex(blinding_id))
+        seed, known_as = bytes.fromhex(model_seed), bytes.fromhex(blinding_id)
+        self.party.setup(BlindedModel(program, party, self.link, seed, known_as))
         _native.keep_freed_memory()
         seconds = time.perf_counter() - started
         once = self.link.ledger.total("offline")
@@ -104,7 +106,7 @@ class Worker:
             kit = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         path.unlink()
         started = time.perf_counter()
-        self.query = self.party.prepare(kit)
+        self.query = self.party.prepare(self.party.source(kit))
         channel.send(self._control, {"seconds": time.perf_counter() - started})
 
     def _run(self, share: bytes) -> None:

@@ -18,85 +18,47 @@ Exact for |t| < 2**n; nobody learns anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from autorep import _native
-from autorep.mpc.ring import U64, low_bits, reduce
-from autorep.mpc.shapes import SignBatch
-
-if TYPE_CHECKING:
-    from autorep.mpc.correlations import DealerTape, PartyTape
-    from autorep.mpc.online import Exchange
-
-
-def round_words(spec: SignBatch) -> Iterator[tuple[str, int]]:
-    """Exchanges as (label, 64-bit words): none."""
-    yield from ()
+from autorep.mpc.online import Exchange
+from autorep.mpc.ring import U64, low_bits
+from autorep.mpc.signs import SignProtocol
+from autorep.mpc.sizes import Round
+from autorep.mpc.verbs import ComparisonKeys, KeyShares, Source
 
 
-def items(spec: SignBatch) -> Iterator[tuple[str, str, int, int]]:
-    """Correlated randomness as (label, kind, count, bits)."""
-    key_bits = 8 * _native.dcf_key_bytes(spec.window, spec.bits, spec.wrap_bits)
-    yield f"{spec.label}/root", "mask", 2 * spec.count, 64
-    yield f"{spec.label}/keys", "keys", spec.count, key_bits
-    yield f"{spec.label}/s", "share", spec.count, spec.bits
-    yield f"{spec.label}/sR", "share", spec.count, spec.bits
-    if spec.wrap_bits:
-        yield f"{spec.label}/sm", "share", spec.count, spec.wrap_bits
+class DcfSigns(SignProtocol):
+    """Material: R, m and the keys."""
 
+    def rounds(self) -> Iterator[Round]:
+        yield from ()
 
-def deal(tape: DealerTape, spec: SignBatch, big_r: np.ndarray, wrap: np.ndarray) -> None:
-    """Step 1, at the dealer. `big_r` and `wrap` are R and m, flat."""
-    window = big_r & low_bits(spec.window + 1)
-    sigma, alpha = window >> U64(spec.window), window & low_bits(spec.window)
-    sign = U64(1) - U64(2) * sigma
-    beta = np.stack([reduce(v, b) for v, b in zip((sign, sign * big_r, sign * wrap), _rings(spec))], axis=1)
-    root0, root1 = tape.own_streams(f"{spec.label}/root", (spec.count, 2))
-    keys = _native.dcf_gen(alpha, beta, spec.window, spec.bits, spec.wrap_bits, root0, root1)
-    tape.keys(f"{spec.label}/keys", keys)
-    tape.share(f"{spec.label}/s", sigma)
-    tape.share(f"{spec.label}/sR", sigma * big_r)
-    if spec.wrap_bits:
-        tape.share(f"{spec.label}/sm", sigma * wrap)
+    def correlations(self) -> Iterator[ComparisonKeys]:
+        batch = self.batch
+        yield ComparisonKeys(batch.label, batch.count, batch.window, batch.bits, batch.wrap_bits)
 
-
-class Prepared:
-    """A party's material for one batch of comparisons."""
-
-    def __init__(self, tape: PartyTape, spec: SignBatch, big_r: np.ndarray, wrap: np.ndarray) -> None:
-        self.spec, self.big_r, self.wrap = spec, big_r, wrap
-        self.root = tape.mask(f"{spec.label}/root").reshape(-1, 2)
-        self.keys = tape.keys(f"{spec.label}/keys")
-        self.sigma = tape.share(f"{spec.label}/s")
-        self.sigma_r = tape.share(f"{spec.label}/sR")
-        self.sigma_m = tape.share(f"{spec.label}/sm") if spec.wrap_bits else np.zeros_like(self.sigma)
+    def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> Any:
+        (keys,) = self.correlations()
+        return big_r, wrap, source.draw(keys, big_r, wrap)
 
     def relu(
-        self, exchange: Exchange, points: Sequence[np.ndarray], lifted: np.ndarray, wrap_shift: int
+        self, exchange: Exchange, material: Any, points: Sequence[np.ndarray], lifted: np.ndarray, wrap_shift: int
     ) -> list[np.ndarray]:
-        """Shares of relu(t) at every point (steps 2 and 3).
-
-        Args:
-            points: T for every knot, flat.
-            lifted: the public bits c.
-            wrap_shift: k.
-        """
-        spec, one = self.spec, 1 - exchange.party
+        n, bits, wrap_bits, one = self.batch.window, self.batch.bits, self.batch.wrap_bits, 1 - exchange.party
+        keys: KeyShares
+        big_r, wrap, keys = material
         results = []
         for point in points:
-            x, flip = point & low_bits(spec.window), U64(1) ^ ((point >> U64(spec.window)) & U64(1))
-            value = _native.dcf_eval(exchange.party, x, spec.window, spec.bits, spec.wrap_bits, self.root, self.keys)
+            x, flip = point & low_bits(n), U64(1) ^ ((point >> U64(n)) & U64(1))
+            value = _native.dcf_eval(exchange.party, x, n, bits, wrap_bits, keys.root, keys.keys)
             results.append(
                 _native.relu_share(
                     point, lifted, flip, one, value,
-                    self.big_r, self.wrap, self.sigma, self.sigma_r, self.sigma_m,
+                    big_r, wrap, keys.sigma, keys.sigma_r, keys.sigma_m,
                     64, 64 - wrap_shift,
                 )
             )  # fmt: skip
         return results
-
-
-def _rings(spec: SignBatch) -> tuple[int, int, int]:
-    return spec.bits, spec.bits, spec.wrap_bits

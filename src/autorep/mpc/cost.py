@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autorep.mpc.inventory import ComparisonName, items, multiplications, rounds
+from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.dealt import kit_items
 from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES
+from autorep.mpc.operations import protocols
 from autorep.mpc.transport import FRAME_OVERHEAD
-from autorep.program.ir import Activation, MaxPool, Op, Program
+from autorep.program.ir import Program
 
 PARTIES = (0, 1)
 
@@ -145,10 +147,8 @@ class Cost:
 def cost(program: Program, batch: int = 1, comparison: ComparisonName = "dcf") -> Cost:
     """Count one query; the program's public part is enough."""
     layers = []
-    for op in program.ops:
-        exchanged = list(rounds(op, batch, comparison))
-        needed = list(items(op, batch, comparison))
-        in_shape = program[op.inputs[0]].shape if op.inputs else op.shape
+    for operation in protocols(program, batch, comparison):
+        op, exchanged, needed = operation.op, list(operation.rounds()), list(kit_items(operation))
         layers.append(
             LayerCost(
                 op.name,
@@ -157,18 +157,10 @@ def cost(program: Program, batch: int = 1, comparison: ComparisonName = "dcf") -
                 len(exchanged),
                 sum(entry.bytes + FRAME_OVERHEAD for entry in exchanged),
                 (sum(item.bytes_to(0) for item in needed), sum(item.bytes_to(1) for item in needed)),
-                multiplications(op, in_shape, batch),
-                batch * _comparisons(op),
+                operation.multiplications(),
+                operation.comparisons(),
                 sum(part.count for entry in exchanged for part in entry.parts),
             )
         )
     model = sum(8 * value.size for value in program.parameters.values())
     return Cost(batch, comparison, tuple(layers), 8 * batch * program.input.size, model)
-
-
-def _comparisons(op: Op) -> int:
-    if isinstance(op, Activation):
-        return op.kept_count * len(op.knots)
-    if isinstance(op, MaxPool):
-        return op.size * (op.kernel[0] * op.kernel[1] - 1)
-    return 0

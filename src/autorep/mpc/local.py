@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autorep.errors import CheckpointError, ProtocolError
+from autorep.mpc.blinding import BlindedModel
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealer import Dealer
-from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.party import Party
 from autorep.mpc.prg import fresh_seed, stream
 from autorep.mpc.transport import Ledger, Transport, memory_pair
@@ -61,7 +62,11 @@ class LocalPair:
 
     def __enter__(self) -> LocalPair:
         blinding = self.dealer.blinding
-        self._both(lambda i: self.parties[i].setup(self._links[i], blinding.seeds[i], blinding.id))
+        self._both(
+            lambda i: self.parties[i].setup(
+                BlindedModel(self.program, i, self._links[i], blinding.seeds[i], blinding.id)
+            )
+        )
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -81,8 +86,9 @@ class LocalPair:
         traces: list[dict[str, np.ndarray]] = [{}, {}]
 
         def one(i: int) -> np.ndarray:
-            query = self.parties[i].prepare(kits[i], traced=trace is not None)
-            return self.parties[i].run(self._links[i], query, inputs[i], traces[i] if trace is not None else None)
+            party = self.parties[i]
+            query = party.prepare(party.source(kits[i]), traced=trace is not None)
+            return party.run(self._links[i], query, inputs[i], traces[i] if trace is not None else None)
 
         answer = join_output(self.program, *self._both(one))
         for op in self.program.ops if trace is not None else ():

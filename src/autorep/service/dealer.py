@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from autorep.errors import AutorepError, HandshakeError
-from autorep.mpc.dealer import Blinding, Dealer
-from autorep.mpc.inventory import COMPARISONS, ComparisonName
+from autorep.mpc.blinding import Blinding
+from autorep.mpc.comparisons import COMPARISONS, ComparisonName
+from autorep.mpc.dealer import Dealer
 from autorep.mpc.transport import Transport, handshake
 from autorep.mpc.transport_tcp import TcpTransport
 from autorep.program.files import program_hash

@@ -7,8 +7,8 @@ from typing import cast
 
 from tqdm import tqdm
 
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealer import Dealer
-from autorep.mpc.inventory import ComparisonName
 from autorep.mpc.store import Store
 from autorep.program.files import program_hash
 from autorep.program.ir import Program

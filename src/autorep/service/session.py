@@ -26,7 +26,8 @@ import numpy as np
 
 from autorep import _native
 from autorep.errors import AutorepError, MaterialError
-from autorep.mpc.inventory import ComparisonName
+from autorep.mpc.blinding import BlindedModel
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
 from autorep.mpc.transport import Entry, Transport
@@ -274,7 +275,7 @@ class Session(ABC):
     def open_weights(self, link: Transport, blinding: Blinding) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""
         party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)
-        party.setup(link, blinding.seed, bytes.fromhex(blinding.id))
+        party.setup(BlindedModel(self.program, self.index, link, blinding.seed, bytes.fromhex(blinding.id)))
         _native.keep_freed_memory()  # only now: what setting up took is given back first
         return party
 
@@ -282,7 +283,7 @@ class Session(ABC):
         """Take a kit out of the store for good and do its offline part; in the preparing thread."""
         data = self.store.take(bytes.fromhex(kit_id))
         self.metrics.stored.set(len(self.store))
-        return party.prepare(data), len(data)
+        return party.prepare(party.source(data)), len(data)
 
     def _begin_prepare(self, kit_id: str, done: Callable[[str, Any], None]) -> None:
         """Prepare a kit in its thread; `done` gets (kit id, result or AutorepError) on the loop."""

@@ -1,0 +1,85 @@
+"""A model whose correlations come from a dealer: its parameters opened once under blinding, its queries read from kits.
+
+Opened is F = W + B for every parameter that correlations multiply: one round each, 8 bytes an element. B = B₀ + B₁ is
+uniform and the servers know one part each, so F says nothing about W; the dealer knows B and never sees F.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autorep.errors import MaterialError
+from autorep.mpc.dealt import DEALT, Fixed
+from autorep.mpc.inventory import program_items
+from autorep.mpc.kit import Header, read_header
+from autorep.mpc.online import Exchange
+from autorep.mpc.operations import Operation
+from autorep.mpc.preparation import Preparation, QuerySource
+from autorep.mpc.prg import fresh_seed, stream
+from autorep.mpc.sizes import Item
+from autorep.mpc.tape import PartyTape
+from autorep.mpc.transport import Transport
+from autorep.mpc.verbs import Correlation
+from autorep.program import ir
+
+
+@dataclass(frozen=True)
+class Blinding:
+    """Masks B under which a model's weights are opened once, as two seeds; party i gets seeds[i] and the id."""
+
+    id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    seeds: tuple[bytes, bytes] = field(default_factory=lambda: (fresh_seed(), fresh_seed()), repr=False)
+
+
+def blinding_share(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
+    """One party's share of B of one parameter."""
+    return stream(seed, f"model/{label}", shape)
+
+
+class BlindedModel(Preparation):
+    """One server's side: F, packed, and the reader of kits.
+
+    Args:
+        link: to the other server; used while the party is set up.
+        seed: this party's seed of the blinding.
+    """
+
+    def __init__(self, program: ir.Program, party: int, link: Transport, seed: bytes, blinding_id: bytes) -> None:
+        self._program, self._exchange, self._seed = program, Exchange(party, link), seed
+        self._blinding_id = blinding_id
+        self._opened: dict[str, Any] = {}
+
+    def parameter(self, operation: Operation, name: str, share: np.ndarray) -> None:
+        """Open F of one parameter."""
+        label, link = f"{operation.op.name}.{name}", self._exchange.transport
+        link.phase = "offline"
+        masked = share + blinding_share(self._seed, label, share.shape)
+        self._opened[label] = operation.pack(name, self._exchange.open(label, [(masked, 64)])[0])
+        link.phase = "online"
+
+    def source(self, kit: bytes | memoryview) -> KitSource:
+        """The reader of one kit, which must be whole and made under this blinding."""
+        header = read_header(kit)
+        if header.blinding_id != self._blinding_id:
+            raise MaterialError(
+                f"kit {header.kit_id.hex()}: made for another blinding of the weights than this server's; "
+                "prepare new kits"
+            )
+        items = program_items(self._program, header.batch, header.comparison)
+        return KitSource(header, items, kit, self._opened)
+
+
+class KitSource(QuerySource):
+    """What a dealer wrote for one party and one query."""
+
+    def __init__(self, header: Header, items: list[Item], kit: bytes | memoryview, opened: Fixed) -> None:
+        self.kit_id, self.party, self.batch = header.kit_id, header.party, header.batch
+        self.comparison, self.program_hash = header.comparison, header.program_hash
+        self._tape, self._opened = PartyTape(items, header.party, header.seed, kit), opened
+
+    def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
+        return DEALT[type(correlation)](correlation).read(self._tape, self._opened, *operands)

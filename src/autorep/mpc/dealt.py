@@ -1,0 +1,263 @@
+"""Correlations by a dealer: of every verb, the items its kits hold, how the dealer makes them, how a party reads them.
+
+A dealer knows no parameter of the model. What a verb multiplies with a parameter W uses the *blinding*: once per
+model the servers open F = W + B, B = B₀ + B₁ masks that the dealer knows. F is a one-time pad of W and serves every
+query; W·x = F·x − B·x turns each product into one that each party does alone with F and one the dealer does with B.
+
+`Dealing` evaluates the verbs in the clear and writes; `KitSource` reads. `deal` returns the value in the clear where
+it is a later operand, and nothing otherwise; `read` returns what the verb says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from autorep import _native
+from autorep.mpc import verbs
+from autorep.mpc.operations import Operation
+from autorep.mpc.ring import U64, low_bits, reduce
+from autorep.mpc.sizes import Item
+from autorep.mpc.tape import DealerTape, PartyTape
+from autorep.mpc.verbs import Correlation, KeyShares, QuadraticShares, SelectionShares, Source
+
+Fixed = Mapping[str, Any]  # "<op>.<parameter>" -> packed B at the dealer, packed F at a server
+
+
+class Dealt(ABC):
+    """One verb by a dealer; `items` are in the order in which they are written."""
+
+    items: list[Item]
+
+    @abstractmethod
+    def __init__(self, correlation: Any) -> None:
+        """Lay out one correlation."""
+
+    @abstractmethod
+    def deal(self, tape: DealerTape, fixed: Fixed, *operands: Any) -> Any:
+        """At the dealer, on values in the clear."""
+
+    @abstractmethod
+    def read(self, tape: PartyTape, fixed: Fixed, *operands: Any) -> Any:
+        """At a party, on its shares."""
+
+
+class Mask(Dealt):
+    def __init__(self, c: verbs.Mask) -> None:
+        self.items = [Item(c.label, "mask", c.count, c.bits)]
+
+    def deal(self, tape: DealerTape, fixed: Fixed) -> np.ndarray:
+        return tape.mask(self.items[0])
+
+    def read(self, tape: PartyTape, fixed: Fixed) -> np.ndarray:
+        return tape.mask(self.items[0])
+
+
+class Truncation(Dealt):
+    """R = r >> shift and m = msb(r), exactly."""
+
+    def __init__(self, c: verbs.Truncation) -> None:
+        self._c = c
+        self.items = [Item(f"{c.label}/R", "share", c.count, c.bits)]
+        if c.wrap_bits:
+            self.items.append(Item(f"{c.label}/m", "share", c.count, c.wrap_bits))
+
+    def deal(self, tape: DealerTape, fixed: Fixed, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        truncated = r >> U64(self._c.shift), r >> U64(self._c.open_bits - 1)
+        for item, value in zip(self.items, truncated):
+            tape.share(item, value)
+        return truncated
+
+    def read(self, tape: PartyTape, fixed: Fixed, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shares = [tape.share(item) for item in self.items]
+        return shares[0], shares[1] if self._c.wrap_bits else np.zeros_like(shares[0])
+
+
+class Product(Dealt):
+    def __init__(self, c: verbs.Product) -> None:
+        self.items = [Item(c.label, "share", c.count, c.bits)]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, rho: np.ndarray, gamma: np.ndarray) -> None:
+        tape.share(self.items[0], rho * gamma)
+
+    def read(self, tape: PartyTape, fixed: Fixed, rho: np.ndarray, gamma: np.ndarray) -> np.ndarray:
+        return tape.share(self.items[0]).reshape(rho.shape)
+
+
+class LinearImage(Dealt):
+    """C₀ + C₁ = B∗ρ is dealt; Uᵢ = Cᵢ − F∗ρᵢ, so that U₀ + U₁ = −W∗ρ."""
+
+    def __init__(self, c: verbs.LinearImage) -> None:
+        self._c = c
+        self.items = [Item(c.label, "share", c.count, c.op.bits)]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, rho: np.ndarray) -> None:
+        tape.share(self.items[0], fixed[f"{self._c.op.name}.weight"](rho))
+
+    def read(self, tape: PartyTape, fixed: Fixed, rho: np.ndarray) -> np.ndarray:
+        cross = tape.share(self.items[0]).reshape(-1, *self._c.op.shape)
+        cross -= fixed[f"{self._c.op.name}.weight"](rho)
+        return cross
+
+
+class Quadratic(Dealt):
+    """With  = a + α and B̂ = b + β opened, R, αR, R², βR − αR² are dealt, and m, αm, Rm, α(2Rm − m·2**k) − βm.
+
+    To P1 per element: 4·quad_open_bits + 4·(quad_open_bits − k) bits.
+    """
+
+    def __init__(self, c: verbs.Quadratic) -> None:
+        self._c, full = c, c.op.quad_open_bits
+        self._names = f"{c.op.name}.a", f"{c.op.name}.b"
+        self.items = [Item(f"{c.label}/{value}", "share", c.count, full) for value in ("R", "aR", "RR", "Q")]
+        if c.wrap_bits:
+            self.items += [Item(f"{c.label}/{v}", "share", c.count, c.wrap_bits) for v in ("m", "am", "Rm", "Qm")]
+
+    def _coefficients(self, fixed: Fixed) -> tuple[np.ndarray, np.ndarray, np.uint64]:
+        channels, (a, b) = self._c.channels, self._names
+        return fixed[a][channels], fixed[b][channels], U64(self._c.op.open_bits - self._c.shift)
+
+    def deal(self, tape: DealerTape, fixed: Fixed, r: np.ndarray) -> None:
+        alpha, beta, power = self._coefficients(fixed)
+        big_r, m = r >> U64(self._c.shift), r >> U64(self._c.op.open_bits - 1)
+        alpha_r = alpha * big_r
+        values = [big_r, alpha_r, big_r * big_r, beta * big_r - alpha_r * big_r]
+        if self._c.wrap_bits:
+            product = big_r * m
+            values += [m, alpha * m, product, alpha * (U64(2) * product - (m << power)) - beta * m]
+        for item, value in zip(self.items, values, strict=True):
+            tape.share(item, value)
+
+    def read(self, tape: PartyTape, fixed: Fixed, r: np.ndarray) -> QuadraticShares:
+        a, b, power = self._coefficients(fixed)
+        big_r, alpha_r, square, rest, *wrap = (tape.share(item).reshape(r.shape) for item in self.items)
+        p0 = a * big_r - alpha_r
+        q0 = a * square - b * big_r + rest
+        if not wrap:
+            return QuadraticShares((p0, p0), (q0, q0))
+        m, alpha_m, product, wrap_rest = wrap
+        p1 = p0 - ((a * m - alpha_m) << power)
+        q1 = q0 + ((a * ((m << power) - U64(2) * product) + b * m + wrap_rest) << power)
+        return QuadraticShares((p0, p1), (q0, q1))
+
+
+class Bits(Dealt):
+    def __init__(self, c: verbs.Bits) -> None:
+        self._c = c
+        self.items = [Item(c.label, "xor", c.width * ((c.count + 63) // 64), 64)]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, big_r: np.ndarray) -> None:
+        tape.xor(self.items[0], _native.bit_planes(big_r, self._c.width))
+
+    def read(self, tape: PartyTape, fixed: Fixed, big_r: np.ndarray) -> np.ndarray:
+        return tape.xor(self.items[0]).reshape(self._c.width, -1)
+
+
+class BitTriples(Dealt):
+    def __init__(self, c: verbs.BitTriples) -> None:
+        self.items = [
+            Item(f"{c.label}/a", "mask", c.count, 64),
+            Item(f"{c.label}/b", "mask", c.count, 64),
+            Item(f"{c.label}/c", "xor", c.count, 64),
+        ]
+
+    def deal(self, tape: DealerTape, fixed: Fixed) -> None:
+        a, b, c = self.items
+        tape.xor(c, tape.xor_mask(a) & tape.xor_mask(b))
+
+    def read(self, tape: PartyTape, fixed: Fixed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        a, b, c = self.items
+        return tape.mask(a), tape.mask(b), tape.xor(c)
+
+
+class _Products(Dealt):
+    """Shares of a secret bit v of every element, and of v·R and v·m: what both comparison protocols select with."""
+
+    def __init__(self, letter: str, c: verbs.Selection | verbs.ComparisonKeys, count: int) -> None:
+        self._products = [Item(f"{c.label}/{letter}{v}", "share", count, c.bits) for v in ("", "R")]
+        if c.wrap_bits:
+            self._products.append(Item(f"{c.label}/{letter}m", "share", count, c.wrap_bits))
+
+    def _deal_products(self, tape: DealerTape, bits: np.ndarray, big_r: np.ndarray, wrap: np.ndarray) -> None:
+        for item, value in zip(self._products, (bits, bits * big_r, bits * wrap)):
+            tape.share(item, value)
+
+    def _read_products(self, tape: PartyTape, shape: tuple[int, ...]) -> list[np.ndarray]:
+        shares = [tape.share(item).reshape(shape) for item in self._products]
+        return shares if len(shares) == 3 else [*shares, np.zeros(shape, np.uint64)]
+
+
+class Selection(_Products):
+    def __init__(self, c: verbs.Selection) -> None:
+        super().__init__("d", c, c.points * c.count)
+        self._c = c
+        self.items = [Item(f"{c.label}/delta", "mask", c.points * ((c.count + 63) // 64), 64), *self._products]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, big_r: np.ndarray, wrap: np.ndarray) -> None:
+        points, count = self._c.points, self._c.count
+        planes = tape.xor_mask(self.items[0]).reshape(points, 1, -1)
+        bits = np.concatenate([_native.from_bit_planes(plane, count) for plane in planes])
+        self._deal_products(tape, bits, np.tile(big_r, points), np.tile(wrap, points))
+
+    def read(self, tape: PartyTape, fixed: Fixed, big_r: np.ndarray, wrap: np.ndarray) -> SelectionShares:
+        points, count = self._c.points, self._c.count
+        planes = tape.mask(self.items[0]).reshape(points, -1)
+        return SelectionShares(planes, *self._read_products(tape, (points, count)))
+
+
+class ComparisonKeys(_Products):
+    """Each party's root is its own stream; the keys, made from both roots, are the same bytes for both."""
+
+    def __init__(self, c: verbs.ComparisonKeys) -> None:
+        super().__init__("s", c, c.count)
+        self._c = c
+        key_bits = 8 * _native.dcf_key_bytes(c.window, c.bits, c.wrap_bits)
+        self._root = Item(f"{c.label}/root", "mask", 2 * c.count, 64)
+        self._keys = Item(f"{c.label}/keys", "keys", c.count, key_bits)
+        self.items = [self._root, self._keys, *self._products]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, big_r: np.ndarray, wrap: np.ndarray) -> None:
+        c = self._c
+        window = big_r & low_bits(c.window + 1)
+        sigma, alpha = window >> U64(c.window), window & low_bits(c.window)
+        sign, rings = U64(1) - U64(2) * sigma, (c.bits, c.bits, c.wrap_bits)
+        beta = np.stack([reduce(v, b) for v, b in zip((sign, sign * big_r, sign * wrap), rings)], axis=1)
+        roots = [root.reshape(c.count, 2) for root in tape.own_streams(self._root)]
+        tape.keys(self._keys, _native.dcf_gen(alpha, beta, c.window, c.bits, c.wrap_bits, *roots))
+        self._deal_products(tape, sigma, big_r, wrap)
+
+    def read(self, tape: PartyTape, fixed: Fixed, big_r: np.ndarray, wrap: np.ndarray) -> KeyShares:
+        root, keys = tape.mask(self._root).reshape(-1, 2), tape.keys(self._keys)
+        return KeyShares(root, keys, *self._read_products(tape, (self._c.count,)))
+
+
+DEALT: dict[type[Correlation], type[Dealt]] = {
+    verbs.Mask: Mask,
+    verbs.Truncation: Truncation,
+    verbs.Product: Product,
+    verbs.LinearImage: LinearImage,
+    verbs.Quadratic: Quadratic,
+    verbs.Bits: Bits,
+    verbs.BitTriples: BitTriples,
+    verbs.Selection: Selection,
+    verbs.ComparisonKeys: ComparisonKeys,
+}
+
+
+def kit_items(operation: Operation) -> Iterable[Item]:
+    """What an operation takes out of a dealt kit, in order."""
+    for correlation in operation.correlations():
+        yield from DEALT[type(correlation)](correlation).items
+
+
+class Dealing(Source):
+    """The dealer's walk: masks and truncations come back in the clear, everything is written to both kits."""
+
+    def __init__(self, tape: DealerTape, fixed: Fixed) -> None:
+        self._tape, self._fixed = tape, fixed
+
+    def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
+        return DEALT[type(correlation)](correlation).deal(self._tape, self._fixed, *operands)

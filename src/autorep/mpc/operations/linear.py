@@ -1,0 +1,77 @@
+"""Linear layers on wires: exactly one ring convolution per party online, no round.
+
+A wire is a public X = x + ρ with ρ = ρ₀ + ρ₁. The weights are W = W₀ + W₁.
+
+1. Per query, offline: U₀ + U₁ = −W∗ρ (`verbs.LinearImage`).
+2. Online: yᵢ = Wᵢ∗X + Uᵢ + biasᵢ, and y₀ + y₁ = W∗x + bias.
+
+Nobody learns anything: X is a one-time pad, each Uᵢ is uniform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from autorep import _native
+from autorep.mpc.online import Exchange
+from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.ring import channel_view
+from autorep.mpc.verbs import LinearImage, Source
+from autorep.program import ir
+
+LinearOp = ir.Conv | ir.Linear | ir.Affine
+
+
+class RingKernel:
+    """A fixed ring weight, packed once, that multiplies (N, *in_shape) arrays."""
+
+    def __init__(self, op: LinearOp, in_shape: ir.Shape, weight: np.ndarray) -> None:
+        self._packed: _native.PackedConv | _native.PackedMatmul | None = None
+        if isinstance(op, ir.Conv):
+            self._packed = _native.PackedConv(
+                weight, in_shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits
+            )
+        elif isinstance(op, ir.Linear):
+            self._packed = _native.PackedMatmul(weight, bits=op.bits)
+        else:
+            self._vector = channel_view(weight, op.shape)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        if self._packed is None:
+            return self._vector * values
+        return self._packed.run(np.ascontiguousarray(values))
+
+
+class Linear(Operation[LinearOp]):
+    """Convolution, matrix product and per-channel scale alike."""
+
+    def correlations(self) -> Iterator[LinearImage]:
+        yield LinearImage(f"{self.op.name}/cross", self.count, self.op)
+
+    def fixed(self) -> Mapping[str, ir.Shape]:
+        op, channels = self.op, self.sources[0].shape[0]
+        if isinstance(op, ir.Conv):
+            return {"weight": (op.shape[0], channels // op.groups, *op.kernel)}
+        return {"weight": (op.shape[0], channels) if isinstance(op, ir.Linear) else (op.shape[0],)}
+
+    def pack(self, parameter: str, tensor: np.ndarray) -> Any:
+        return RingKernel(self.op, self.sources[0].shape, tensor) if parameter == "weight" else tensor
+
+    def multiplications(self) -> int:
+        return self.count * int(np.prod(self.fixed()["weight"][1:]))
+
+    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+        (image,) = self.correlations()
+        return source.draw(image, masks[0]), None
+
+    def prepare(self, material: Any, own: Mapping[str, Any]) -> Any:
+        material += channel_view(own["bias"], self.op.shape)
+        return material
+
+    def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
+        share: np.ndarray = own["weight"](inputs[0].data)
+        share += material
+        return share
