@@ -47,7 +47,7 @@ class BitSigns(SignProtocol):
             BitTriples(f"{batch.label}/and{number}", ands * batch.points * self._words)
             for number, (_, ands) in enumerate(_levels(batch.window))
         ]
-        self._selection = Selection(batch.label, batch.count, batch.points, batch.bits, batch.wrap_bits)
+        self._selection = Selection(f"{batch.label}/select", batch.count, batch.points, batch.bits, batch.wrap_bits)
         self._sign = Round(f"{batch.label}/sign", (Part(batch.points * self._words, 64),))
 
     def rounds(self) -> Iterator[Round]:

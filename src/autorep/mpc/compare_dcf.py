@@ -38,7 +38,7 @@ class DcfSigns(SignProtocol):
 
     def correlations(self) -> Iterator[ComparisonKeys]:
         batch = self.batch
-        yield ComparisonKeys(batch.label, batch.count, batch.window, batch.bits, batch.wrap_bits)
+        yield ComparisonKeys(f"{batch.label}/dcf", batch.count, batch.window, batch.bits, batch.wrap_bits)
 
     def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> Any:
         (keys,) = self.correlations()

@@ -164,10 +164,12 @@ class Source(ABC):
     Attributes:
         rounding: a truncation's (least, largest) T − R + c·m·2**k − ⌊y / 2**shift⌋.
         headroom: the part of |y| < 2**(open_bits − 2) for which that holds.
+        linear_error: largest deviation of a `LinearImage` from its relation, in units of its ring.
     """
 
     rounding: tuple[int, int] = (0, 1)
     headroom: float = 1.0
+    linear_error: int = 0
 
     @abstractmethod
     def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
