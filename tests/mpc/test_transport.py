@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import threading
@@ -16,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep.errors import HandshakeError, PeerAbort, ProtocolError
+from autorep.mpc import transport
 from autorep.mpc.tls import client_context, make_keys, server_context
 from autorep.mpc.transport import (
     FRAME_OVERHEAD,
+    MESSAGE_LIMIT,
     FrameReader,
     Throttled,
     Transport,
@@ -118,6 +121,30 @@ def test_one_way_messages_and_phases_are_booked_apart(pair: Pair) -> None:
         "nothing": (32, 0),
     }
     assert right.ledger.layers("offline")["seed"].rounds == 1
+
+
+def test_files_of_any_length_go_in_pieces(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "CHUNK_BYTES", 1000)
+    left, right = pair
+    for length in (0, 1, 999, 1000, 1001, 12_345):
+        data = bytes(np.random.default_rng(length).integers(0, 256, length, np.uint8))
+        pieces = both(
+            lambda data=data: left.send_file("kit", io.BytesIO(data)),
+            lambda length=length: [bytes(piece) for piece in right.receive_file("kit", length)],
+        )[1]
+        assert b"".join(pieces) == data
+        assert all(len(piece) <= 1000 for piece in pieces)
+
+
+def test_a_frame_over_its_limit_is_refused_by_its_header_alone() -> None:
+    for expect, limit in ((None, 100), (100, 100), (None, MESSAGE_LIMIT)):
+        reader = FrameReader(1, 0, "message", expect, limit)
+        target = reader.target()
+        assert target is not None
+        target[:] = frame_header(1, 0, "message", limit + 1)
+        with pytest.raises(ProtocolError, match=r"at most|expected 100"):
+            reader.advance(FRAME_OVERHEAD)
+        assert len(reader.payload) == 0  # nothing was even allocated
 
 
 def test_abort_reaches_the_peer_with_its_reason(pair: Pair) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from autorep.errors import HandshakeError, PeerAbort
+from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.kit import verify
 from autorep.mpc.transport import MemoryTransport, handshake, memory_pair
 from autorep.program.files import program_hash, split
 from autorep.program.ir import Program
+from autorep.service import dealer
 from autorep.service.dealer import DealerService
 from autorep.service.dealer_link import DEALER_HELLO
 from autorep.service.messages import receive_message, send_message
@@ -56,7 +58,12 @@ def archive(program: Program, tmp_path_factory: pytest.TempPathFactory) -> bytes
     return ServedModel.load(folder, 0).archive()
 
 
-def test_both_servers_of_a_pair_get_matching_kits(program: Program, archive: bytes) -> None:
+@pytest.mark.parametrize("in_memory", [1 << 28, 1])
+def test_both_servers_of_a_pair_get_matching_kits(
+    program: Program, archive: bytes, monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
+    """With kits that wait in memory, and with kits too large for that, which go one at a time through the disk."""
+    monkeypatch.setattr(dealer, "_IN_MEMORY", in_memory)
     service, digest = DealerService(None), program_hash(program)
     leader, follower = Server(service, "party0"), Server(service, "party1")
     blinding = leader.register(0, digest, archive), follower.register(1, digest, archive)
@@ -64,17 +71,18 @@ def test_both_servers_of_a_pair_get_matching_kits(program: Program, archive: byt
     assert blinding[0]["seed"] != blinding[1]["seed"]
     while "coming" not in (answer := _ask(leader, 2)):
         assert "party 1 is not connected" in answer["reason"]
+    assert answer["coming"] == (2 if in_memory > 1 else 1)
     first = []
     for _ in range(answer["coming"]):
         name = receive_message(leader.link)["kit"]
-        header = verify(leader.link.receive("kit"))
+        header = verify(_kit(leader, program, 0))
         assert (header.kit_id.hex(), header.party) == (name, 0)
         send_message(leader.link, {"stored": True})
         first.append(name)
     second = []
-    while len(second) < 2:
+    while len(second) < len(first):
         if "kit" in (message := receive_message(follower.link)):
-            header = verify(follower.link.receive("kit"))
+            header = verify(_kit(follower, program, 1))
             assert (header.kit_id.hex(), header.party) == (message["kit"], 1)
             send_message(follower.link, {"stored": True})
             second.append(message["kit"])
@@ -82,6 +90,10 @@ def test_both_servers_of_a_pair_get_matching_kits(program: Program, archive: byt
     service.stopping.set()
     leader.close()
     follower.close()
+
+
+def _kit(server: Server, program: Program, party: int) -> bytes:
+    return b"".join(server.link.receive_file("kit", kit_bytes(program, party)))
 
 
 def _ask(leader: Server, count: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from autorep.mpc.blinding import Blinding, blinding_share
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import Dealing
 from autorep.mpc.inventory import kit_bytes, program_items
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, Header, KitWriter
+from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, KIT_ID_BYTES, Header, KitWriter
 from autorep.mpc.operations import correlate, protocols
 from autorep.mpc.prg import fresh_seed
 from autorep.mpc.tape import DealerTape
@@ -61,15 +61,19 @@ class Dealer:
         return size0, size1
 
     def deal_to(
-        self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
+        self,
+        sinks: tuple[BinaryIO, BinaryIO],
+        batch: int = 1,
+        seeds: tuple[bytes, bytes] | None = None,
+        kit_id: bytes | None = None,
     ) -> bytes:
-        """Write the two kits of one query to binary files, layer by layer; returns the kit id.
+        """Write the two kits of one query to binary files, layer by layer; returns the kit id, drawn unless given.
 
         `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
         """
         if batch < 1:
             raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
-        seeds, kit_id = seeds or (fresh_seed(), fresh_seed()), secrets.token_bytes(16)
+        seeds, kit_id = seeds or (fresh_seed(), fresh_seed()), kit_id or secrets.token_bytes(KIT_ID_BYTES)
         items, sizes = program_items(self.program, batch, self.comparison), self.kit_bytes(batch)
         writers = []
         for party in (0, 1):

@@ -21,6 +21,7 @@ VERSION = 1
 _HEADER = struct.Struct("<4sHBBI16s32s16s32sQ44x")
 HEADER_BYTES = _HEADER.size
 DIGEST_BYTES = 32
+KIT_ID_BYTES = 16
 _COMPARISON_CODES = {"dcf": 0, "bits": 1}
 
 

@@ -17,9 +17,9 @@ import queue
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -35,7 +35,8 @@ _MAGIC = b"ARP" + bytes([PROTOCOL_VERSION])
 _DATA, _HELLO, _ABORT = 1, 2, 3
 _ABORT_LIMIT = 2048
 _HELLO_LIMIT = 65536
-PAYLOAD_LIMIT = 1 << 32
+CHUNK_BYTES = 1 << 24
+MESSAGE_LIMIT = 1 << 22  # of a frame whose length the receiver does not know
 
 
 @dataclass
@@ -163,15 +164,28 @@ class Transport(ABC):
 
         Bytes: 32 + len(payload) sent, 32 + expect received. Returns the peer's payload in a fresh buffer.
         """
-        return self._step(_DATA, label, payload, self._reader(_DATA, label, expect, PAYLOAD_LIMIT))
+        return self._step(_DATA, label, payload, self._reader(_DATA, label, expect, expect))
 
     def send(self, label: str, payload: Buffer) -> None:
         """Send one frame without waiting for anything: no round."""
         self._step(_DATA, label, payload, None)
 
-    def receive(self, label: str, expect: int | None = None) -> memoryview:
-        """Wait for one frame, of `expect` bytes where given: one round."""
-        return self._step(_DATA, label, None, self._reader(_DATA, label, expect, PAYLOAD_LIMIT))
+    def receive(self, label: str, expect: int | None = None, limit: int = MESSAGE_LIMIT) -> memoryview:
+        """Wait for one frame, of exactly `expect` bytes or else of at most `limit`: one round.
+
+        A frame that announces more is refused before any of it is received.
+        """
+        return self._step(_DATA, label, None, self._reader(_DATA, label, expect, expect or limit))
+
+    def send_file(self, label: str, source: BinaryIO) -> None:
+        """Send what is left of a binary file, of any length, in frames of at most CHUNK_BYTES."""
+        while chunk := source.read(CHUNK_BYTES):
+            self.send(label, chunk)
+
+    def receive_file(self, label: str, length: int) -> Iterator[memoryview]:
+        """The pieces of a file of exactly `length` bytes, as they arrive."""
+        for start in range(0, length, CHUNK_BYTES):
+            yield self.receive(label, min(CHUNK_BYTES, length - start))
 
     def abort(self, message: str) -> None:
         """Tell the peer why this side stops, then close. The message must hold no secret."""

@@ -7,13 +7,15 @@ a restarted dealer continues with the same one and the kits already delivered st
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import queue
+import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from autorep.errors import AutorepError, HandshakeError
 from autorep.mpc.blinding import Blinding
@@ -29,6 +31,14 @@ from autorep.service.messages import receive_message, send_message
 from autorep.service.models import MODEL_LIMIT, unpack_program
 
 _ALIVE_SECONDS = 5.0
+_IN_MEMORY = 1 << 28  # bytes of kits on their way to one pair; beyond, they wait on disk, one at a time
+
+
+class _Half(NamedTuple):
+    """A kit of party 1 that waits for party 0 to store its own."""
+
+    name: str
+    kit: BinaryIO
 
 
 @dataclass
@@ -36,7 +46,7 @@ class _Pair:
     """One pair of servers and one program."""
 
     dealer: Dealer
-    outbox: queue.Queue[tuple[str, bytes]] = field(default_factory=lambda: queue.Queue(maxsize=2 * AT_ONCE))
+    outbox: queue.Queue[_Half] = field(default_factory=lambda: queue.Queue(maxsize=2 * AT_ONCE))
     lock: threading.Lock = field(default_factory=threading.Lock)
     follower: object | None = None  # identity of party 1's present connection
 
@@ -81,7 +91,7 @@ class DealerService:
         send_message(transport, {"send_program": known is None})
         if known is not None:
             return known
-        archive = bytes(transport.receive("program")[:MODEL_LIMIT])
+        archive = bytes(transport.receive("program", limit=MODEL_LIMIT))
         try:
             program = unpack_program(archive)
             found = program_hash(program)
@@ -130,30 +140,37 @@ class DealerService:
                 send_message(transport, {"alive": True})
             elif pair.follower is None:
                 send_message(transport, {"wait": 0.5, "reason": "party 1 is not connected to the dealer"})
-            elif pair.outbox.qsize() > AT_ONCE:
+            elif (waiting := pair.outbox.qsize()) > AT_ONCE or waiting * max(pair.dealer.kit_bytes()) > _IN_MEMORY:
                 send_message(transport, {"wait": 0.02, "reason": "party 1 has not taken the last kits yet"})
             else:
                 self._deal(transport, pair, wanted)
 
     def _deal(self, transport: Transport, pair: _Pair, count: int) -> None:
+        sizes = pair.dealer.kit_bytes()
+        count = max(1, min(count, _IN_MEMORY // max(sizes)))
         send_message(transport, {"coming": count})
         halves = []
         for _ in range(count):
+            sinks = self._sink(sizes[0]), self._sink(sizes[1])
             with pair.lock:
-                dealt = pair.dealer.deal(1)
-            name = dealt.kit_id.hex()
-            send_message(transport, {"kit": name})
-            transport.send("kit", dealt.kits[0])
-            halves.append((name, dealt.kits[1]))
-        for name, kit in halves:
+                name = pair.dealer.deal_to(sinks).hex()
+            _send_kit(transport, _Half(name, sinks[0]))
+            halves.append(_Half(name, sinks[1]))
+        for half in halves:
             if receive_message(transport).get("stored"):
-                self._hand_over(pair, name, kit)
+                self._hand_over(pair, half)
 
-    def _hand_over(self, pair: _Pair, name: str, kit: bytes) -> None:
+    def _sink(self, size: int) -> BinaryIO:
+        """Where a kit waits until it is delivered: in memory at its final size, a large one in a nameless file."""
+        if size <= _IN_MEMORY:
+            return io.BytesIO(bytes(size))
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=self._state))
+
+    def _hand_over(self, pair: _Pair, half: _Half) -> None:
         try:
-            pair.outbox.put((name, kit), timeout=1.0)
+            pair.outbox.put(half, timeout=1.0)
         except queue.Full:
-            event("kit thrown away", reason="party 1 does not take it", kit=name)
+            event("kit thrown away", reason="party 1 does not take it", kit=half.name)
 
     def _follow(self, transport: Transport, pair: _Pair, alive_seconds: float) -> None:
         """Party 1 receives what party 0 asked for."""
@@ -162,17 +179,22 @@ class DealerService:
         try:
             while not self.stopping.is_set() and pair.follower is me:
                 try:
-                    name, kit = pair.outbox.get(timeout=min(alive_seconds, _ALIVE_SECONDS))
+                    half = pair.outbox.get(timeout=min(alive_seconds, _ALIVE_SECONDS))
                 except queue.Empty:
                     send_message(transport, {"alive": True})
                     continue
-                send_message(transport, {"kit": name})
-                transport.send("kit", kit)
+                _send_kit(transport, half)
                 if receive_message(transport).get("stored"):
                     self.dealt += 1
         finally:
             if pair.follower is me:
                 pair.follower = None
+
+
+def _send_kit(transport: Transport, half: _Half) -> None:
+    half.kit.seek(0)
+    send_message(transport, {"kit": half.name})
+    transport.send_file("kit", half.kit)
 
 
 def _drain(box: queue.Queue[Any]) -> None:

@@ -91,10 +91,7 @@ class DealerLink(threading.Thread):
         send_message(transport, {"deal": max(0, min(missing, AT_ONCE))})
         answer = receive_message(transport)
         for _ in range(int(answer.get("coming", 0))):
-            name = str(receive_message(transport).get("kit"))
-            stored = session.put(name, transport.receive("kit"))
-            send_message(transport, {"stored": stored})
-            if not stored:
+            if not self._store(transport, str(receive_message(transport).get("kit"))):
                 session.stopping.wait(1.0)  # a full disk does not empty itself at once
         session.stopping.wait(float(answer.get("wait", 0)))
         if missing <= 0:
@@ -102,12 +99,17 @@ class DealerLink(threading.Thread):
             if len(session.store) >= session.settings.ahead:
                 session.wanted.wait(session.settings.timeout / 4)
 
+    def _store(self, transport: Transport, name: str) -> bool:
+        """Receive a kit, piece by piece to the disk, and say whether it lies there."""
+        stored = self._session.put(name, transport.receive_file("kit", self._session.kit_bytes))
+        send_message(transport, {"stored": stored})
+        return stored
+
     def _take_push(self, transport: Transport) -> None:
         """Party 1: wait for what the dealer sends."""
         message = receive_message(transport)
         if "kit" in message:
-            stored = self._session.put(str(message["kit"]), transport.receive("kit"))
-            send_message(transport, {"stored": stored})
+            self._store(transport, str(message["kit"]))
         elif "alive" in message:
             self._session.call(self._session.supply_idle)
         else:

@@ -8,8 +8,6 @@ from typing import Any
 from autorep.errors import ConfigError, ProtocolError
 from autorep.mpc.transport import Transport
 
-_LIMIT = 1 << 22
-
 
 def send_message(transport: Transport, message: dict[str, Any]) -> None:
     """One message, one frame."""
@@ -20,7 +18,7 @@ def receive_message(transport: Transport) -> dict[str, Any]:
     """The next message; anything but a JSON object is an error of the protocol."""
     payload = transport.receive("message")
     try:
-        message = json.loads(bytes(payload[:_LIMIT]))
+        message = json.loads(bytes(payload))
     except ValueError:
         message = None
     if not isinstance(message, dict):

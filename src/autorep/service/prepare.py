@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import cast
 
@@ -9,6 +10,7 @@ from tqdm import tqdm
 
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.kit import KIT_ID_BYTES
 from autorep.mpc.store import Store
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
@@ -25,10 +27,9 @@ def prepare_stores(program: Program, out: Path, count: int, comparison: str = "d
         for stale in store.ids():  # of earlier blinding, worthless beside the new one
             store.discard(stale)
         write_blinding(folder, Blinding(dealer.blinding.id.hex(), seed))
-    sizes = [0, 0]
     for _ in tqdm(range(count), desc="preparing", unit="inference", leave=False):
-        dealt = dealer.deal(1)
-        for party in (0, 1):
-            stores[party].put(dealt.kit_id, dealt.kits[party])
-            sizes[party] += len(dealt.kits[party])
-    return sizes[0], sizes[1]
+        kit_id = secrets.token_bytes(KIT_ID_BYTES)
+        with stores[0].incoming(kit_id) as sink0, stores[1].incoming(kit_id) as sink1:
+            dealer.deal_to((sink0, sink1), kit_id=kit_id)
+    size0, size1 = dealer.kit_bytes()
+    return count * size0, count * size1

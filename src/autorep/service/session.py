@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from autorep import _native
 from autorep.errors import AutorepError, MaterialError
 from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
 from autorep.mpc.transport import Entry, Transport
@@ -123,6 +124,7 @@ class Session(ABC):
         self.program, self.hash, self.index, self.settings = program, program_hash, index, settings
         self.metrics = metrics.of(program_hash)
         self.store = Store(store_folder, bytes.fromhex(program_hash))
+        self.kit_bytes = kit_bytes(program, index, 1, settings.comparison)
         self.blinding = read_blinding(store_folder)
         self.party: Party | None = None
         self.waiting: dict[str, Query] = {}
@@ -261,11 +263,15 @@ class Session(ABC):
         event("blinding adopted", program=self.hash, blinding=blinding.id)
         self.drop_peer("the dealer gave new blinding")
 
-    def put(self, kit_id: str, data: memoryview) -> bool:
+    def put(self, kit_id: str, pieces: Iterator[memoryview]) -> bool:
         """Store a kit; from a link's thread. False when the disk would not take it."""
         try:
-            self.store.put(bytes.fromhex(kit_id), data)
-        except AutorepError as error:
+            with self.store.incoming(bytes.fromhex(kit_id)) as sink:
+                for piece in pieces:
+                    sink.write(piece)
+        except MaterialError as error:
+            for _ in pieces:
+                pass  # the rest of it is on its way
             trouble("kit not stored", error, program=self.hash, kit=kit_id)
             return False
         self.metrics.stored.set(len(self.store))
