@@ -8,7 +8,7 @@ A message says what was found, where, what is valid and what to do.
     ├── TraceError          torch.fx could not follow the model
     ├── UnsupportedOpError  the compiler met operations that it cannot translate
     ├── BudgetError         the ReLU budget is impossible or senseless
-    ├── RangeError          a layer's values do not fit the fixed-point plan
+    ├── RangeError          a layer's values do not fit any fixed-point width
     ├── CheckpointError     a saved model, run, program or bundle is damaged or does not match
     ├── MaterialError       correlated randomness is exhausted, mismatched or already used
     └── ProtocolError       the other party failed, timed out, aborted or speaks something else
@@ -44,7 +44,7 @@ class BudgetError(AutorepError):
 
 
 class RangeError(AutorepError):
-    """A layer's values do not fit the fixed-point plan."""
+    """A layer's values do not fit any fixed-point width."""
 
 
 class CheckpointError(AutorepError):

@@ -60,12 +60,12 @@ def agree(
 ) -> _native.PackedConv:
     rng = np.random.default_rng(seed)
     w, x = words(rng, outputs, C // int(geometry.get("groups", 1)), *kernel), words(rng, N, C, *size)
-    plan = _native.PackedConv(w, (C, *size), bits=bits, algorithm=algorithm, **geometry)
-    found, expected = plan.run(x), slow_conv(x, w, **geometry)
-    assert found.shape == expected.shape == (N, *plan.out_shape)
+    conv = _native.PackedConv(w, (C, *size), bits=bits, algorithm=algorithm, **geometry)
+    found, expected = conv.run(x), slow_conv(x, w, **geometry)
+    assert found.shape == expected.shape == (N, *conv.out_shape)
     assert np.array_equal(cut(found, bits), cut(expected, bits))
-    assert np.array_equal(plan.run(x), found)
-    return plan
+    assert np.array_equal(conv.run(x), found)
+    return conv
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -125,8 +125,8 @@ def test_depthwise_agrees_with_the_slow_sum(level: str, data: st.DataObject) -> 
 def test_winograd_agrees_with_the_slow_sum(
     level: str, N: int, C: int, outputs: int, size: tuple[int, int], padding: tuple[int, int], bits: int
 ) -> None:
-    plan = agree(N, C, outputs, size, (3, 3), bits, "winograd", padding=padding)
-    assert plan.algorithm in ("winograd2", "winograd4")
+    conv = agree(N, C, outputs, size, (3, 3), bits, "winograd", padding=padding)
+    assert conv.algorithm in ("winograd2", "winograd4")
 
 
 LIMB_EDGES = [
@@ -197,10 +197,10 @@ def test_matmul_agrees_with_the_slow_product(level: str, N: int, F: int, outputs
 
 def test_result_goes_into_the_given_array() -> None:
     rng = np.random.default_rng(0)
-    plan = _native.PackedConv(words(rng, 4, 3, 3, 3), (3, 8, 8), padding=(1, 1))
-    out = np.empty((2, *plan.out_shape), np.uint64)
-    assert plan.run(words(rng, 2, 3, 8, 8), out) is out
-    assert plan.packed_bytes >= 4 * 27 * 8
+    conv = _native.PackedConv(words(rng, 4, 3, 3, 3), (3, 8, 8), padding=(1, 1))
+    out = np.empty((2, *conv.out_shape), np.uint64)
+    assert conv.run(words(rng, 2, 3, 8, 8), out) is out
+    assert conv.packed_bytes >= 4 * 27 * 8
 
 
 def test_mistakes_are_named() -> None:

@@ -33,13 +33,13 @@ def test_level_is_one_of_three_and_checked(level: str) -> None:
 def test_kernels_run_side_by_side_on_two_python_threads(level: str) -> None:
     rng = np.random.default_rng(0)
     weight, x = (rng.integers(0, 2**64, shape, dtype=np.uint64) for shape in ((16, 8, 3, 3), (2, 8, 9, 9)))
-    plan = _native.PackedConv(weight, (8, 9, 9), padding=(1, 1), bits=44)
-    expected = plan.run(x)
+    conv = _native.PackedConv(weight, (8, 9, 9), padding=(1, 1), bits=44)
+    expected = conv.run(x)
     wrong: list[int] = []
 
     def work(number: int) -> None:
         for _ in range(50):
-            if not np.array_equal(plan.run(x), expected):
+            if not np.array_equal(conv.run(x), expected):
                 wrong.append(number)
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(3)]

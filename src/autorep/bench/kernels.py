@@ -152,18 +152,18 @@ def _convolution(
 ) -> dict[str, Any]:
     """The limit: the multiplications that the algorithm makes, or reading its packed weight once."""
     padding = weight.shape[2] // 2
-    plan = _native.PackedConv(weight, x.shape[1:], (stride, stride), (padding, padding), bits=bits, algorithm=algorithm)
-    out = plan.run(x)
+    conv = _native.PackedConv(weight, x.shape[1:], (stride, stride), (padding, padding), bits=bits, algorithm=algorithm)
+    out = conv.run(x)
     work = weight[0].size * out.size
-    saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(plan.algorithm, (1.0, 0))
+    saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(conv.algorithm, (1.0, 0))
     ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
     peak = limits[f"multiply_add_{ring}_per_s"]
-    packed = np.ones(plan.packed_bytes // 8, np.uint64)
+    packed = np.ones(conv.packed_bytes // 8, np.uint64)
     multiply = Bound(work / saved / peak, "multiplier")
     read = Bound(_best(lambda: _core.probe_read(packed), quick, 0.05), "reading the weight")
-    seconds = _best(lambda: plan.run(x, out), quick)
+    seconds = _best(lambda: conv.run(x, out), quick)
     bound = multiply if multiply.seconds > read.seconds else read
-    return _row("convolution", f"{case}, {bits} bits, {plan.algorithm}", work, "MAC", seconds, bound, theirs)
+    return _row("convolution", f"{case}, {bits} bits, {conv.algorithm}", work, "MAC", seconds, bound, theirs)
 
 
 def _torch_convolution(weight: np.ndarray, x: np.ndarray, stride: int, quick: bool) -> float:

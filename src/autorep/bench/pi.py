@@ -84,7 +84,7 @@ def _layers(program: Program, runs: list[dict[str, Any]]) -> list[dict[str, Any]
     """One row per operation of party 0: time, time in exchanges, bytes, rounds."""
     rows = []
     for op in program.ops:
-        # An exchange's label is the operation's name and a suffix; see `plan.rounds`.
+        # An exchange's label is the operation's name and a suffix; see `mpc.inventory`.
         labels = [label for label in runs[0]["exchanges"] if label.rpartition("/")[0].partition("/")[0] == op.name]
         rows.append(
             {

@@ -15,7 +15,7 @@ from autorep.replacement import replace_activations_
 def sketch(
     network: str, image_size: int | None = None, relus: int | None = None, classes: int | None = None
 ) -> Program:
-    """A network by name with random weights, planned for assumed ranges, keeping `relus` ReLUs spread evenly."""
+    """A network by name with random weights and widths for assumed ranges, keeping `relus` ReLUs spread evenly."""
     spec = models.spec(network)
     size = image_size or spec.image_size
     model = models.create(network, classes, size).eval()

@@ -22,7 +22,7 @@ class TrainingRun:
 
     Attributes:
         settings: resolved, as the run saved them; of a model alone, its network and data set.
-        epochs, stages: its log's records of those kinds; result: the last one, empty while the run goes on.
+        epochs: its log's records of that kind; result: the last record, empty while the run goes on.
         layers: kept and all ReLUs by layer, when the finished model is there.
         model: the finished model's description (JSON, tensors beside it), where there is one.
         logged: whether the run itself is here.
@@ -31,7 +31,6 @@ class TrainingRun:
     name: str
     settings: dict[str, Any]
     epochs: list[dict[str, Any]]
-    stages: list[dict[str, Any]]
     result: dict[str, Any]
     layers: list[dict[str, Any]]
     model: Path
@@ -132,7 +131,6 @@ def _read_run(directory: Path, log: Path) -> TrainingRun:
         name,
         _read_json(settings) if settings.exists() else {},
         [entry for entry in entries if entry.get("event") == "epoch"],
-        [entry for entry in entries if entry.get("event") == "stages"],
         result,
         description.get("layers", []),
         model,
@@ -141,7 +139,7 @@ def _read_run(directory: Path, log: Path) -> TrainingRun:
 
 def _saved_model(path: Path, document: dict[str, Any]) -> TrainingRun:
     settings = {key: document.get(key) for key in ("model", "data")}
-    return TrainingRun(path.stem, settings, [], [], document.get("result", {}), document["layers"], path, logged=False)
+    return TrainingRun(path.stem, settings, [], document.get("result", {}), document["layers"], path, logged=False)
 
 
 def differing(runs: Iterable[TrainingRun]) -> list[str]:

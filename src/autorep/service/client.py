@@ -71,7 +71,7 @@ class Description:
 
     @property
     def output_limit(self) -> float:
-        """The largest |logit| the program was planned for."""
+        """The largest |logit| the program's widths allow."""
         return float(self.info.get("output_limit") or np.inf)
 
     def class_name(self, index: int) -> str:

@@ -1,4 +1,4 @@
-// Running a convolution plan: direct, depthwise and Winograd.
+// Running a packed convolution: direct, depthwise and Winograd.
 #include <algorithm>
 
 #include "packed_conv.h"

@@ -1,4 +1,4 @@
-// Convolution plans: choice of algorithm, packing of the weight, Python class.
+// Packed convolutions: choice of algorithm, packing of the weight, Python class.
 #include "packed_conv.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ static_assert(kInverseOf9 * 9 == 1, "inverse of 9 in the ring");
 constexpr int kFilter4[6][3] = {{6, 0, 0}, {-4, -4, -4}, {-4, 4, -4}, {1, 2, 4}, {1, -2, 4}, {0, 0, 24}};
 constexpr int kFilter2[4][3] = {{2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {0, 0, 2}};
 
-// Cost model, in units of eight 52-bit multiply-adds by AVX-512 on one core: what a plan reads, multiplies and
+// Cost model, in units of eight 52-bit multiply-adds by AVX-512 on one core: what an algorithm reads, multiplies and
 // transforms for a batch of one.
 constexpr double kWordFromMemory = 2.6;  // reading one packed weight word from beyond the L2 cache
 constexpr double kTransformed = 20.0;    // moving eight channels of one position through a transform
@@ -248,8 +248,8 @@ void register_conv(nb::module_& m) {
                  nb::gil_scoped_release release;
                  new (self) PackedConv(weight.data(), shape, bits, algorithm);
              })
-        .def("run", [](const PackedConv& plan, Words x, WordsOut out) {
-            plan.run(x.data(), static_cast<i64>(x.shape(0)), out.data());
+        .def("run", [](const PackedConv& conv, Words x, WordsOut out) {
+            conv.run(x.data(), static_cast<i64>(x.shape(0)), out.data());
         }, NoGil())
         .def_prop_ro("algorithm", &PackedConv::algorithm)
         .def_prop_ro("packed_bytes", &PackedConv::packed_bytes);
