@@ -178,8 +178,8 @@ class Serve:
         from autorep.service.api import ApiSettings
         from autorep.service.logs import setup_logging
         from autorep.service.messages import parse_address
+        from autorep.service.queries import SessionSettings
         from autorep.service.server import Server, ServerSettings
-        from autorep.service.session import SessionSettings
 
         session = SessionSettings(
             lanes=self.lanes,

@@ -28,7 +28,8 @@ from autorep.errors import ConfigError
 from autorep.service.limits import RateLimit
 from autorep.service.metrics import Metrics
 from autorep.service.openapi import document
-from autorep.service.session import Answer, QueryFailure, Session
+from autorep.service.queries import Answer, QueryFailure
+from autorep.service.session import Session
 from autorep.service.shares import CONTENT_TYPE, QUERY_ID, body_bytes, read_body, write_body
 
 _PAGE_FILES = {"": "index.html", "page.css": "page.css", "page.js": "page.js", "shares.js": "shares.js"}
@@ -197,10 +198,10 @@ class Api:
         """Whether a query would be answered now, program by program."""
         states = {}
         for name, session in self._sessions.items():
-            problems = dict(session.problems)
-            if not problems and not session.kits_ready():
+            problems = dict(session.machine.problems)
+            if not problems and not session.machine.supplied:
                 problems["material"] = "no kit is prepared; is the dealer running?"
-            states[name] = {"ready": not problems, "problems": problems, "kits": session.kits_ready()}
+            states[name] = {"ready": not problems, "problems": problems, "kits": session.machine.ready}
         everything = all(state["ready"] for state in states.values())
         return JSONResponse({"ready": everything, "programs": states}, 200 if everything else 503)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from autorep.errors import AutorepError, ProtocolError
 from autorep.mpc.transport import Transport, handshake
+from autorep.service.blinding import Blinding
 from autorep.service.logs import event, trouble
 from autorep.service.messages import receive_message, send_message
-from autorep.service.session import Blinding, Session
+from autorep.service.session import Session
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
 AT_ONCE = 4  # kits per request: the dealer makes the next while this server stores the last
@@ -87,7 +88,7 @@ class DealerLink(threading.Thread):
     def _ask(self, transport: Transport) -> None:
         """Party 0: a few kits when the store is low, else a sign of life now and then."""
         session = self._session
-        missing = session.settings.ahead - len(session.store)
+        missing = session.settings.ahead - len(session.machine.stored)
         send_message(transport, {"deal": max(0, min(missing, AT_ONCE))})
         answer = receive_message(transport)
         for _ in range(int(answer.get("coming", 0))):
@@ -96,7 +97,7 @@ class DealerLink(threading.Thread):
         session.stopping.wait(float(answer.get("wait", 0)))
         if missing <= 0:
             session.wanted.clear()
-            if len(session.store) >= session.settings.ahead:
+            if len(session.machine.stored) >= session.settings.ahead:
                 session.wanted.wait(session.settings.timeout / 4)
 
     def _store(self, transport: Transport, name: str) -> bool:
@@ -111,6 +112,6 @@ class DealerLink(threading.Thread):
         if "kit" in message:
             self._store(transport, str(message["kit"]))
         elif "alive" in message:
-            self._session.call(self._session.supply_idle)
+            self._session.post(self._session.supply_idle)
         else:
             raise ProtocolError("the dealer sent a message this release does not know")

@@ -63,17 +63,21 @@ class RateLimit:
         return 0.0
 
 
-class Recent:
-    """Remembers the last `capacity` keys, to refuse a query id that was used before."""
+class Recent(Generic[T]):
+    """Remembers the last `capacity` keys, each with a value if one is given."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._keys: OrderedDict[str, T | None] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys
 
-    def add(self, key: str) -> None:
-        self._keys[key] = None
+    def add(self, key: str, value: T | None = None) -> None:
+        self._keys[key] = value
         if len(self._keys) > self._capacity:
             self._keys.popitem(last=False)
+
+    def get(self, key: str) -> T | None:
+        """The value remembered with a key."""
+        return self._keys.get(key)

@@ -46,3 +46,9 @@ def event(name: str, *, level: int = logging.INFO, **fields: Any) -> None:
 def trouble(name: str, error: Exception, **fields: Any) -> None:
     """Log an error the service lives on after."""
     event(name, level=logging.WARNING, error=str(error), **fields)
+
+
+def crash(name: str, error: Exception, **fields: Any) -> None:
+    """Log an error nobody expected, with its trace; the service lives on."""
+    fields = {"error": f"{type(error).__name__}: {error}", **fields}
+    _LOGGER.error(name, exc_info=error, extra={"fields": fields})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from autorep.service.session import Answer
+    from autorep.service.queries import Answer, QueryFailure
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -24,6 +24,16 @@ class Metrics:
         self.seconds = Histogram(
             "autorep_online_seconds", "Online time of a query", labels, buckets=_SECONDS, registry=registry
         )
+        self.latency = Histogram(
+            "autorep_query_seconds", "From a half's arrival to its answer", labels, buckets=_SECONDS, registry=registry
+        )
+        self.queued = Histogram(
+            "autorep_queue_seconds", "From a half's arrival to its start", labels, buckets=_SECONDS, registry=registry
+        )
+        self.refused = Counter(
+            "autorep_refusals", "Queries not answered, by reason", ["program", "reason"], registry=registry
+        )
+        self.crashes = Counter("autorep_crashes", "Unexpected errors that workers survived", labels, registry=registry)
         self.sent = Counter("autorep_sent_bytes", "Bytes sent to the peer online", labels, registry=registry)
         self.stored = Gauge("autorep_stored_kits", "Unused kits on disk", labels, registry=registry)
         self.ready = Gauge("autorep_ready_kits", "Kits prepared in memory", labels, registry=registry)
@@ -53,10 +63,22 @@ class ProgramMetrics:
         self.lanes = metrics.lanes.labels(program)
         self.dealer = metrics.dealer.labels(program)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer, seconds: float) -> None:
+        """A query was answered, so many seconds after it arrived."""
         self._metrics.queries.labels(self._program, "200").inc()
         self._metrics.seconds.labels(self._program).observe(answer.seconds)
+        self._metrics.latency.labels(self._program).observe(seconds)
         self._metrics.sent.labels(self._program).inc(answer.traffic.sent)
 
-    def failed(self, status: int) -> None:
-        self._metrics.queries.labels(self._program, str(status)).inc()
+    def queued(self, seconds: float) -> None:
+        """A query waited so long for its start."""
+        self._metrics.queued.labels(self._program).observe(seconds)
+
+    def failed(self, failure: QueryFailure) -> None:
+        """A query was not answered."""
+        self._metrics.queries.labels(self._program, str(failure.status)).inc()
+        self._metrics.refused.labels(self._program, failure.reason or "other").inc()
+
+    def crashed(self) -> None:
+        """A worker met an error nobody expected, and goes on."""
+        self._metrics.crashes.labels(self._program).inc()

@@ -14,7 +14,7 @@ from autorep.mpc.kit import KIT_ID_BYTES
 from autorep.mpc.store import Store
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
-from autorep.service.session import Blinding, write_blinding
+from autorep.service.blinding import Blinding, write_blinding
 
 
 def prepare_stores(program: Program, out: Path, count: int, comparison: str = "dcf") -> tuple[int, int]:

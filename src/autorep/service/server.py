@@ -19,14 +19,15 @@ from autorep.mpc.transport import Transport
 from autorep.mpc.transport_tcp import TcpTransport, connect
 from autorep.service.api import Api, ApiSettings
 from autorep.service.dealer_link import DealerLink
-from autorep.service.follower import Follower
-from autorep.service.leader import Leader
+from autorep.service.follower_links import FollowerSession
+from autorep.service.leader_links import LeaderSession
 from autorep.service.listener import Listener
 from autorep.service.logs import event
 from autorep.service.messages import receive_message
 from autorep.service.metrics import Metrics
 from autorep.service.models import ServedModel
-from autorep.service.session import Session, SessionSettings
+from autorep.service.queries import SessionSettings
+from autorep.service.session import Session
 
 _CONNECTIONS = 1024  # open at the same time; beyond, the web server answers 503
 _GRACE = 10  # seconds that queries in flight get to finish when the server is told to stop
@@ -71,12 +72,12 @@ class Server:
         if model.hash in self.sessions:
             raise ConfigError(f"{model.directory}: the same program is named twice; give each --bundle once")
         folder = settings.store / model.hash[:16]
-        arguments = (model.program, model.hash, settings.party, model.shares, folder, settings.session, self.metrics)
+        arguments = (model.program, model.hash, model.shares, folder, settings.session, self.metrics)
         session: Session
         if settings.party == 0:
-            session = Leader(*arguments)
+            session = LeaderSession(*arguments)
         else:
-            session = Follower(*arguments, dial=self._dial_peer)
+            session = FollowerSession(*arguments, dial=self._dial_peer)
         self.sessions[model.hash] = session
         if settings.dealer is not None:
             self._dealers.append(DealerLink(session, self._dial_dealer, settings.pair, model.archive))
@@ -140,7 +141,7 @@ class Server:
         """Party 0: a connection of party 1 says which program it is for."""
         greeting = receive_message(transport)
         session = self.sessions.get(str(greeting.get("program")))
-        if not isinstance(session, Leader):
+        if not isinstance(session, LeaderSession):
             served = ", ".join(name[:16] + "…" for name in self.sessions)
             transport.abort(f"party 0 does not serve program {str(greeting.get('program'))[:16]}…, only {served}")
             return
@@ -166,7 +167,7 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: Any) -> None:
         event("stopping", signal=signal.Signals(sig).name)
         for session in self._sessions.values():
-            session.call(session.close_door)
+            session.post(session.close_door)
         self.force_exit, self.should_exit = self.should_exit, True
 
 

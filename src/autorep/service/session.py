@@ -1,142 +1,159 @@
-"""One program at one server: the queries that wait, the material they will use, and how each ends.
+"""One program at one server: carries events to its machine and executes the machine's commands.
 
-A query has two halves, one at each server, under one id. Party 0 leads: it alone decides which query runs with which
-kit on which lane, and which query is dropped; party 1 reports what arrived and follows. So the servers can never
-disagree about a kit, and every kit is used once.
-
-The state here belongs to the event loop's thread. Links and computations run in threads of their own and come back
-through `call`.
+The machine (`Leader` or `Follower`) decides; it and everything else that changes here belong to the event loop's
+thread. Links, lanes and preparations run in threads of their own, which only carry: they report through `post` and
+`wait`, and take their work from queues.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import concurrent.futures
+import contextlib
 import os
+import queue
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from autorep import _native
-from autorep.errors import AutorepError, MaterialError
+from autorep.errors import AutorepError, MaterialError, ProtocolError
 from autorep.mpc.blinding import BlindedModel
-from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
-from autorep.mpc.transport import Entry, Transport
+from autorep.mpc.transport import Ledger, Transport
 from autorep.program.ir import Program
-from autorep.service.limits import Recent
-from autorep.service.logs import event, trouble
+from autorep.service.blinding import Blinding, read_blinding, write_blinding
+from autorep.service.logs import crash, event, trouble
+from autorep.service.machine import (
+    CloseLane,
+    Command,
+    CutLinks,
+    Discard,
+    End,
+    Fetch,
+    Forget,
+    Machine,
+    Prepare,
+    Run,
+    Tell,
+)
 from autorep.service.metrics import Metrics
+from autorep.service.queries import Answer, QueryFailure, SessionSettings
+from autorep.service.workers import Worker
 
-_REMEMBERED_IDS = 100_000
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """How much one program may hold and how long it waits.
-
-    Attributes:
-        lanes: queries in flight at the same time.
-        ready: kits prepared in memory ahead of queries.
-        ahead: kits kept on disk.
-        queue: queries that may wait at a server; per_client: of one client.
-        half_expiry: seconds after which a query whose other half did not arrive is dropped.
-        timeout: seconds without progress after which a link or a waiting query fails.
-        comparison: how kept ReLUs are compared; the same at both servers.
-    """
-
-    lanes: int = 2
-    ready: int = 4
-    ahead: int = 32
-    queue: int = 64
-    per_client: int = 32
-    half_expiry: float = 15.0
-    timeout: float = 30.0
-    comparison: ComparisonName = "dcf"
-
-
-class QueryFailure(Exception):
-    """Why a query was not answered: an HTTP status, a sentence, and when to try again."""
-
-    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.retry_after = status, message, retry_after
-
-
-@dataclass(frozen=True)
-class Answer:
-    """This server's share of one answer, and what it cost."""
-
-    share: np.ndarray = field(repr=False)
-    seconds: float
-    traffic: Entry
-    offline_bytes: int
+R = TypeVar("R")
+_TICK = 0.25
+_PREPARERS = 2
 
 
 @dataclass
-class Query:
-    """One half of a query, waiting or running."""
+class _Query:
+    """One half in this server's hands."""
 
-    key: str
-    client: str
     share: np.ndarray = field(repr=False)
     future: asyncio.Future[Answer] = field(repr=False)
     arrived: float
-    matched: bool = False
+    began: float | None = None
 
 
 @dataclass(frozen=True)
-class Blinding:
-    """This party's seed of the blinding under which the weights are opened, and the id both parties must agree on."""
+class Kit:
+    """A kit whose offline part is done; `size` in bytes, as it lay in the store."""
 
-    id: str
-    seed: bytes = field(repr=False)
+    query: PreparedQuery = field(repr=False)
+    size: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a lane needs to run one query."""
+
+    key: str
+    kit_id: str
+    party: Party = field(repr=False)
+    kit: Kit = field(repr=False)
+    share: np.ndarray = field(repr=False)
+
+    def run(self, transport: Transport) -> Answer:
+        """This server's share of the answer; every failure becomes a QueryFailure."""
+        event("running", query=self.key, kit=self.kit_id)
+        transport.ledger = Ledger()
+        started = time.perf_counter()
+        try:
+            share = self.party.run(transport, self.kit.query, self.share)
+        except AutorepError as error:
+            trouble("query failed", error, query=self.key)
+            if not isinstance(error, ProtocolError):
+                transport.abort("this query could not be run")
+        except Exception as error:
+            crash("query failed", error, query=self.key)
+            transport.abort("this query could not be run")
+        else:
+            seconds = time.perf_counter() - started
+            return Answer(share, seconds, transport.ledger.total("online"), self.kit.size)
+        raise QueryFailure(502, "the servers failed during the query; ask again with new masks", 1, "failed")
+
+
+@dataclass(eq=False)
+class Lane:
+    """One connection for queries; a text among the jobs is the reason why it ends."""
+
+    epoch: str
+    jobs: queue.SimpleQueue[Job | str] = field(default_factory=queue.SimpleQueue)
 
 
 class Session(ABC):
-    """What both servers do alike; `Leader` and `Follower` add their side of the conversation.
+    """What carrying is alike at both servers.
 
     Args:
-        program: its public part; program_hash: in hex; index: this party.
+        machine: decides.
+        program: its public part; program_hash: in hex.
         load_shares: reads this party's shares of the parameters.
         store_folder: where kits and the blinding seed of this program live.
     """
 
+    index: int
+    machine: Machine
+
     def __init__(
         self,
+        machine: Machine,
         program: Program,
         program_hash: str,
-        index: int,
         load_shares: Callable[[], Mapping[str, np.ndarray]],
         store_folder: Path,
         settings: SessionSettings,
         metrics: Metrics,
     ) -> None:
-        self.program, self.hash, self.index, self.settings = program, program_hash, index, settings
+        self.machine, self.program, self.hash, self.settings = machine, program, program_hash, settings
         self.metrics = metrics.of(program_hash)
         self.store = Store(store_folder, bytes.fromhex(program_hash))
-        self.kit_bytes = kit_bytes(program, index, 1, settings.comparison)
         self.blinding = read_blinding(store_folder)
+        self.kit_bytes = kit_bytes(program, self.index, 1, settings.comparison)
         self.party: Party | None = None
-        self.waiting: dict[str, Query] = {}
-        self.running: dict[str, Query] = {}
-        self.problems: dict[str, str] = {"peer": "not connected yet"}
         self.stopping = threading.Event()
         self.wanted = threading.Event()  # set when the store wants another kit
+        self.workers: list[Worker] = [
+            Worker("autorep-prepare", self._prepare_forever, self.stopping, self.metrics.crashed, program=program_hash)
+            for _ in range(_PREPARERS)
+        ]
         self._load_shares = load_shares
-        self._seen = Recent(_REMEMBERED_IDS)
-        self._preparer = ThreadPoolExecutor(2, "autorep-prepare", initializer=_step_back)
+        self._queries: dict[str, _Query] = {}
+        self._prepared: dict[str, Kit] = {}
+        self._to_prepare: queue.SimpleQueue[tuple[str, str, Party]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.metrics.stored.set(len(self.store))
+        self._ticker: asyncio.Task[None] | None = None
+        machine.stored = self._stored_ids()
+        self._count()
 
     # ------------------------------------------------------------------ life
 
@@ -144,85 +161,120 @@ class Session(ABC):
         """Begin to connect and to answer; called once, on the loop."""
         self._loop = loop
         self.wanted.set()
+        self._ticker = loop.create_task(self._tick())
+        for worker in self.workers:
+            worker.start()
 
     def close_door(self) -> None:
         """Refuse new queries and those that wait; what runs may finish."""
-        self._problem("server", "it is stopping")
-        self._fail_all(QueryFailure(503, "this server is stopping; ask again in a moment", 2))
+        self.happen(self.machine.closing)
 
     def stop(self) -> None:
-        """Abort what runs and end the threads."""
+        """Abort what runs and end the threads; on the loop."""
         self.stopping.set()
         self.wanted.set()
         self.close_door()
-        self._preparer.shutdown(wait=False, cancel_futures=True)
+        self.happen(self.machine.ended, None, f"party {self.index} is stopping")
+        if self._ticker is not None:
+            self._ticker.cancel()
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run a function on the loop's thread, from any thread."""
-        assert self._loop is not None
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            self.happen(self.machine.tick, time.monotonic())
 
-    def hello(self) -> dict[str, Any]:
-        """What both servers must agree on."""
-        blinding = None if self.blinding is None else self.blinding.id
-        return {
-            "party": self.index,
-            "program": self.hash,
-            "blinding": blinding,
-            "comparison": self.settings.comparison,
-        }
+    def ills(self) -> dict[str, str]:
+        """Workers that do not do their work, and why."""
+        return {worker.name: problem for worker in self.workers if (problem := worker.problem) is not None}
 
-    # ------------------------------------------------------------------ queries
+    # ------------------------------------------------------------------ events and commands
 
-    async def submit(self, client: str, query_id: str, share: np.ndarray) -> Answer:
-        """Hand in one half of a query and wait for this server's share of the answer."""
-        key = f"{client}:{query_id}"
-        if key in self._seen:
-            raise QueryFailure(409, f"query id {query_id} was used before; draw a new one, with new masks")
-        self._admit(client)
-        self._seen.add(key)
-        loop = asyncio.get_running_loop()
-        query = Query(key, client, share, loop.create_future(), loop.time())
-        self.waiting[key] = query
-        self.metrics.waiting.set(len(self.waiting))
-        self._arrived(query)
+    def happen(self, event_of: Callable[..., list[Command]], *facts: Any) -> None:
+        """Tell the machine of an event and do what it commands; on the loop."""
         try:
-            return await query.future
-        finally:
-            if query.future.cancelled():
-                self._abandoned(query)
+            self._perform(event_of(*facts))
+        except QueryFailure:
+            raise
+        except Exception as error:  # its state cannot be trusted any more: a new epoch starts afresh
+            crash("event failed", error, program=self.hash, event_of=event_of.__name__)
+            self.metrics.crashed()
+            self._perform(self.machine.ended(None, "an internal error"))
 
-    def withdraw(self, client: str, query_id: str) -> None:
-        """Give up one half that does not run yet, and refuse it should it still be on its way."""
-        key = f"{client}:{query_id}"
-        self._seen.add(key)
-        if (query := self.waiting.get(key)) is not None:
-            self._abandoned(query)
+    def post(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Run a function on the loop's thread, from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing matters any more
+                self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _admit(self, client: str) -> None:
-        """Refuse at the door what could not be answered soon."""
-        if self.problems:
-            text = "; ".join(f"{name}: {problem}" for name, problem in sorted(self.problems.items()))
-            raise QueryFailure(503, f"not ready ({text}); ask again in a moment", 1)
-        if len(self.waiting) >= self.settings.queue:
-            raise QueryFailure(503, f"{len(self.waiting)} queries wait already; ask again in a moment", 1)
-        own = sum(query.client == client for query in self.waiting.values())
-        if own >= self.settings.per_client:
-            raise QueryFailure(429, f"{own} queries of this client wait already; wait for their answers", 1)
+    def wait(self, function: Callable[..., R], *arguments: Any) -> R:
+        """Run a function on the loop's thread and wait for its result, from any other thread."""
+        outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
 
-    def _resolve(self, query: Query, outcome: Answer | QueryFailure) -> None:
-        """End a query, whatever state it is in."""
-        self.waiting.pop(query.key, None)
-        self.running.pop(query.key, None)
-        self.metrics.waiting.set(len(self.waiting))
-        self.metrics.running.set(len(self.running))
+        def work() -> None:
+            try:
+                outcome.set_result(function(*arguments))
+            except Exception as error:
+                outcome.set_exception(error)
+
+        self.post(work)
+        try:
+            return outcome.result(self.settings.timeout)
+        except concurrent.futures.TimeoutError:
+            raise ProtocolError("this server is too busy, or stopping") from None
+
+    def _perform(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Tell(message):
+                    self.tell(message)
+                case Prepare(kit):
+                    assert self.party is not None
+                    assert self.machine.epoch is not None
+                    self._to_prepare.put((self.machine.epoch, kit, self.party))
+                case Forget(kit):
+                    self._prepared.pop(kit, None)
+                case Discard(kits):
+                    self._discard(kits)
+                case Run(lane, key, kit):
+                    self._run(lane, key, kit)  # type: ignore[arg-type]  # the machine does not look into lanes
+                case CloseLane(lane, reason):
+                    lane.jobs.put(reason)  # type: ignore[attr-defined]
+                case End(key, outcome):
+                    self._resolve(key, outcome)
+                case CutLinks(epoch, reason):
+                    event("peer lost", program=self.hash, reason=reason)
+                    self.cut_links(epoch)
+                case Fetch():
+                    self.wanted.set()
+        self._count()
+
+    def _run(self, lane: Lane, key: str, kit_id: str) -> None:
+        query = self._queries[key]
+        query.began = time.monotonic()
+        self.metrics.queued(query.began - query.arrived)
+        assert self.party is not None
+        lane.jobs.put(Job(key, kit_id, self.party, self._prepared.pop(kit_id), query.share))
+
+    def _discard(self, kits: tuple[str, ...]) -> None:
+        for kit in kits:
+            try:
+                self.store.discard(bytes.fromhex(kit))
+            except (OSError, ValueError) as error:
+                trouble("kit not deleted", error, program=self.hash, kit=kit)
+        event("kits without a partner deleted", program=self.hash, count=len(kits))
+
+    def _resolve(self, key: str, outcome: Answer | QueryFailure) -> None:
+        """A query's end, as its client sees it."""
+        query = self._queries.pop(key, None)
+        if query is None:
+            return
+        seconds = time.monotonic() - query.arrived
         if isinstance(outcome, Answer):
-            self.metrics.answered(outcome)
-            event("answered", query=query.key, seconds=round(outcome.seconds, 6), sent=outcome.traffic.sent)
+            self.metrics.answered(outcome, seconds)
+            event("answered", query=key, seconds=round(outcome.seconds, 6), sent=outcome.traffic.sent)
         else:
-            self.metrics.failed(outcome.status)
-            event("failed", query=query.key, status=outcome.status, reason=outcome.message)
+            self.metrics.failed(outcome)
+            event("failed", query=key, status=outcome.status, reason=outcome.message)
         if query.future.done():
             return
         if isinstance(outcome, Answer):
@@ -230,24 +282,34 @@ class Session(ABC):
         else:
             query.future.set_exception(outcome)
 
-    def _fail_all(self, failure: QueryFailure) -> None:
-        for query in [*self.waiting.values()]:
-            self._resolve(query, failure)
+    def _count(self) -> None:
+        self.metrics.stored.set(len(self.machine.stored))
+        self.metrics.ready.set(self.machine.ready)
+        self.metrics.waiting.set(len(self.machine.waiting))
+        self.metrics.running.set(len(self.machine.running))
 
-    def _problem(self, name: str, text: str | None) -> None:
-        """Note or clear a reason why this server cannot answer."""
-        if text is None:
-            self.problems.pop(name, None)
-        else:
-            self.problems[name] = text
+    # ------------------------------------------------------------------ queries, from the API
 
-    @abstractmethod
-    def _arrived(self, query: Query) -> None:
-        """A new half waits here."""
+    async def submit(self, client: str, query_id: str, share: np.ndarray) -> Answer:
+        """Hand in one half of a query and wait for this server's share of the answer."""
+        key = f"{client}:{query_id}"
+        commands = self.machine.arrived(time.monotonic(), client, key)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._queries[key] = _Query(share, future, time.monotonic())
+        self._perform(commands)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self.happen(self.machine.withdrawn, key)
 
-    @abstractmethod
-    def _abandoned(self, query: Query) -> None:
-        """The client of a half went away."""
+    def withdraw(self, client: str, query_id: str) -> None:
+        """Give up one half that does not run yet, and refuse it should it still be on its way."""
+        self.happen(self.machine.withdrawn, f"{client}:{query_id}")
+
+    def turned_away(self, client: str, query_id: str, failure: QueryFailure) -> None:
+        """One half was refused before it got here; the other one need not wait for it."""
+        self.happen(self.machine.refused, f"{client}:{query_id}", failure)
 
     # ------------------------------------------------------------------ material
 
@@ -258,10 +320,12 @@ class Session(ABC):
         for kit_id in self.store.ids():
             self.store.discard(kit_id)
         write_blinding(self.store.folder, blinding)
-        self.blinding, self.party = blinding, None
-        self.metrics.stored.set(0)
+        self.wait(self._adopt, blinding)
         event("blinding adopted", program=self.hash, blinding=blinding.id)
-        self.drop_peer("the dealer gave new blinding")
+
+    def _adopt(self, blinding: Blinding) -> None:
+        self.blinding, self.party = blinding, None
+        self.happen(self.machine.cleared, "the dealer gave new blinding")
 
     def put(self, kit_id: str, pieces: Iterator[memoryview]) -> bool:
         """Store a kit; from a link's thread. False when the disk would not take it."""
@@ -269,84 +333,80 @@ class Session(ABC):
             with self.store.incoming(bytes.fromhex(kit_id)) as sink:
                 for piece in pieces:
                     sink.write(piece)
-        except MaterialError as error:
+        except (MaterialError, OSError) as error:
+            trouble("kit not stored", error, program=self.hash, kit=kit_id)
             for _ in pieces:
                 pass  # the rest of it is on its way
-            trouble("kit not stored", error, program=self.hash, kit=kit_id)
             return False
-        self.metrics.stored.set(len(self.store))
-        self.call(self._stored, [kit_id])
+        self.post(self.happen, self.machine.put, [kit_id])
         return True
+
+    def hello(self) -> dict[str, Any]:
+        """What both servers must agree on."""
+        blinding = None if self.blinding is None else self.blinding.id
+        comparison = self.settings.comparison
+        return {"party": self.index, "program": self.hash, "blinding": blinding, "comparison": comparison}
 
     def open_weights(self, link: Transport, blinding: Blinding) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""
         party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)
         party.setup(BlindedModel(self.program, self.index, link, blinding.seed, bytes.fromhex(blinding.id)))
         _native.keep_freed_memory()  # only now: what setting up took is given back first
+        event("weights opened", program=self.hash, bytes=link.ledger.total("offline").sent)
         return party
 
-    def _prepare(self, party: Party, kit_id: str) -> tuple[PreparedQuery, int]:
-        """Take a kit out of the store for good and do its offline part; in the preparing thread."""
-        data = self.store.take(bytes.fromhex(kit_id))
-        self.metrics.stored.set(len(self.store))
-        return party.prepare(party.source(data)), len(data)
+    def begin_epoch(self, epoch: str, blinding: Blinding, party: Party | None) -> None:
+        """Both servers are set up; from a link's thread. `party` is None when the one there is remains good."""
+        self.wait(self._begin_epoch, epoch, blinding, party, self._stored_ids())
 
-    def _begin_prepare(self, kit_id: str, done: Callable[[str, Any], None]) -> None:
-        """Prepare a kit in its thread; `done` gets (kit id, result or AutorepError) on the loop."""
-        party = self.party
+    def _begin_epoch(self, epoch: str, blinding: Blinding, party: Party | None, stored: set[str]) -> None:
+        if self.blinding is not blinding:
+            raise MaterialError("the dealer gave new blinding meanwhile; party 1 must dial again")
+        self.party = party or self.party
+        self.happen(self.machine.opened, epoch, stored)
 
-        def work() -> None:
+    def _stored_ids(self) -> set[str]:
+        return {kit_id.hex() for kit_id in self.store.ids()}
+
+    def _prepare_forever(self) -> None:
+        """Take kits out of the store for good and do their offline part, one after another."""
+        _step_back()
+        while not self.stopping.is_set():
             try:
-                if party is None:
-                    raise MaterialError("the weights are not opened yet")
-                result: Any = self._prepare(party, kit_id)
-            except AutorepError as error:
+                epoch, kit_id, party = self._to_prepare.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            kit: Kit | None = None
+            try:
+                data = self.store.take(bytes.fromhex(kit_id))
+                kit = Kit(party.prepare(party.source(data)), len(data))
+            except (AutorepError, OSError) as error:
                 trouble("kit not prepared", error, program=self.hash, kit=kit_id)
-                result = error
-            self.call(done, kit_id, result)
+            finally:
+                self.post(self._preparation_ended, epoch, kit_id, kit)
 
-        if not self.stopping.is_set():
-            self._preparer.submit(work)
+    def _preparation_ended(self, epoch: str, kit_id: str, kit: Kit | None) -> None:
+        if kit is not None:
+            self._prepared[kit_id] = kit
+        self.happen(self.machine.prepared, epoch, kit_id, kit is not None)
+
+    # ------------------------------------------------------------------ what the parties do differently
 
     @abstractmethod
-    def kits_ready(self) -> int:
-        """Kits a query could use at once."""
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message over the present epoch's control link; on the loop."""
 
     @abstractmethod
-    def _stored(self, kit_ids: list[str]) -> None:
-        """New kits lie in this server's store."""
+    def cut_links(self, epoch: str) -> None:
+        """Cut all links of an epoch; on the loop."""
 
     @abstractmethod
     def supply_idle(self) -> None:
-        """Nothing is on its way from the dealer: a good moment to compare the two stores."""
-
-    @abstractmethod
-    def drop_peer(self, reason: str) -> None:
-        """Cut all links to the other server; from any thread."""
+        """Nothing is on its way from the dealer; on the loop."""
 
 
 def _step_back() -> None:
     """Preparation yields to queries in flight: a lower priority for this thread, where the system has such."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
-
-
-def read_blinding(folder: Path) -> Blinding | None:
-    try:
-        values = json.loads((folder / "blinding.json").read_text(encoding="utf-8"))
-        return Blinding(values["blinding_id"], bytes.fromhex(values["seed"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError):
-        raise MaterialError(f"{folder}/blinding.json is damaged; delete this store and prepare it anew") from None
-
-
-def write_blinding(folder: Path, blinding: Blinding) -> None:
-    """Durably, readable by this user only."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = folder / "blinding.json.new"
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"blinding_id": blinding.id, "seed": blinding.seed.hex()}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, folder / "blinding.json")
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)

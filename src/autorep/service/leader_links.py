@@ -1,0 +1,162 @@
+"""Party 0's end of the links between the servers; each is served by one thread, which only carries.
+
+Links, all opened by party 1 under one random `epoch`:
+
+    setup      opens the weights under the dealer's blinding, when either side has not done so
+    commands   party 0 → 1: prepare a kit, drop a query
+    notes      party 1 → 0: kits stored, prepared or missing; halves arrived or gone
+    lane i     one query after another: a message that names query and kit, then the protocol itself
+
+When commands or notes break, the epoch ends: everything that waits fails with 503, what was prepared is thrown away,
+and party 1 dials again.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import Any
+
+from autorep.mpc.transport import Transport, handshake
+from autorep.service.leader import Leader
+from autorep.service.logs import event
+from autorep.service.messages import receive_message, send_message
+from autorep.service.queries import QueryFailure
+from autorep.service.session import Lane, Session
+
+Outbox = queue.SimpleQueue  # of commands for party 1; None ends it
+
+
+class LeaderSession(Session):
+    """One program at party 0."""
+
+    index = 0
+    machine: Leader
+
+    def __init__(self, *arguments: Any) -> None:
+        *_, settings, _ = arguments
+        super().__init__(Leader(settings), *arguments)
+        self._links: set[Transport] = set()
+        self._outbox: Outbox[dict[str, Any] | None] = queue.SimpleQueue()
+
+    # ------------------------------------------------------------------ on the loop
+
+    def tell(self, message: dict[str, Any]) -> None:
+        self._outbox.put(message)
+
+    def cut_links(self, epoch: str) -> None:
+        links, self._links = self._links, set()
+        self._outbox.put(None)
+        for link in links:
+            link.interrupt()
+
+    def supply_idle(self) -> None:
+        """Party 1 has its store compared."""
+
+    def _begin_epoch(self, *facts: Any) -> None:
+        super()._begin_epoch(*facts)
+        self._outbox = queue.SimpleQueue()
+
+    def _join(self, transport: Transport, epoch: str) -> Outbox[dict[str, Any] | None] | None:
+        """A link of this epoch is there; None when the epoch is over."""
+        if epoch != self.machine.epoch:
+            return None
+        self._links.add(transport)
+        return self._outbox
+
+    def _connected(self, epoch: str) -> None:
+        event("peer connected", program=self.hash)
+        self.happen(self.machine.connected, epoch)
+
+    # ------------------------------------------------------------------ each in its own thread
+
+    def serve_link(self, transport: Transport, greeting: dict[str, Any]) -> None:
+        """Serve one authenticated connection of party 1 until it ends."""
+        if greeting.get("kind") == "probe":
+            problems = "; ".join(self.machine.problems.copy().values())
+            send_message(transport, {"state": problems or "connected to party 1"})
+            return
+        if self.blinding is None:
+            transport.abort("party 0 has no blinding yet; it waits for its dealer")
+            return
+        if self.stopping.is_set():
+            transport.abort("party 0 is stopping")
+            return
+        handshake(transport, self.hello())
+        kind, epoch = greeting.get("kind"), str(greeting.get("epoch"))
+        if kind == "setup":
+            self._set_up(transport, epoch)
+            return
+        outbox = self.wait(self._join, transport, epoch)
+        if outbox is None:
+            transport.abort("this connection belongs to an epoch that ended; dial again")
+            return
+        try:
+            if kind == "commands":
+                self._send_commands(transport, epoch, outbox)
+            elif kind == "notes":
+                self._read_notes(transport, epoch)
+            elif kind == "lane":
+                self._serve_lane(transport, epoch)
+        finally:
+            self.post(self._links.discard, transport)
+            if kind in ("commands", "notes"):
+                self.post(self.happen, self.machine.ended, epoch, f"the {kind} link to party 1 broke")
+
+    def _set_up(self, transport: Transport, epoch: str) -> None:
+        self.wait(self.happen, self.machine.ended, None, "party 1 dialled anew")
+        blinding, party, needed = self.blinding, None, self.party is None
+        assert blinding is not None
+        send_message(transport, {"needs_setup": needed})
+        if receive_message(transport).get("needs_setup") or needed:
+            party = self.open_weights(transport, blinding)
+        self.begin_epoch(epoch, blinding, party)
+        send_message(transport, {"done": True})
+
+    def _send_commands(self, transport: Transport, epoch: str, outbox: Outbox[dict[str, Any] | None]) -> None:
+        self.post(self._connected, epoch)
+        while not self.stopping.is_set() and not transport.failed:
+            try:
+                command = outbox.get(timeout=self.settings.timeout / 4)
+            except queue.Empty:
+                command = {"alive": True}
+            if command is None:
+                break
+            send_message(transport, command)
+
+    def _read_notes(self, transport: Transport, epoch: str) -> None:
+        while not self.stopping.is_set():
+            note = receive_message(transport)
+            self.post(self._noted, epoch, note)
+
+    def _noted(self, epoch: str, note: dict[str, Any]) -> None:
+        self.happen(self.machine.noted, time.monotonic(), epoch, note)
+
+    def _serve_lane(self, transport: Transport, epoch: str) -> None:
+        lane = Lane(epoch)
+        self.metrics.lanes.inc()
+        self.post(self.happen, self.machine.lane_up, epoch, lane)
+        try:
+            while not self.stopping.is_set():
+                try:
+                    job = lane.jobs.get(timeout=self.settings.timeout / 4)
+                except queue.Empty:
+                    send_message(transport, {"alive": True})
+                    continue
+                if isinstance(job, str):
+                    transport.abort(job)
+                    break
+                send_message(transport, {"query": job.key, "kit": job.kit_id})
+                try:
+                    outcome: Any = job.run(transport)
+                except QueryFailure as failure:
+                    outcome = failure
+                self.post(self._finished, lane, outcome)
+                if isinstance(outcome, QueryFailure):
+                    break
+        finally:
+            self.metrics.lanes.dec()
+            self.post(self.happen, self.machine.lane_down, lane)
+
+    def _finished(self, lane: Lane, outcome: Any) -> None:
+        self.happen(self.machine.finished, time.monotonic(), lane, outcome)

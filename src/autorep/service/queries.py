@@ -1,0 +1,52 @@
+"""What a query is made of at one server: its limits, its two possible ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.transport import Entry
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How much one program may hold and how long it waits.
+
+    Attributes:
+        lanes: queries in flight at the same time.
+        ready: kits prepared in memory ahead of queries.
+        ahead: kits kept on disk.
+        queue: queries that may wait at a server; per_client: of one client.
+        half_expiry: seconds after which a query whose other half did not arrive is dropped.
+        timeout: seconds without progress after which a link or a waiting query fails.
+        comparison: how kept ReLUs are compared; the same at both servers.
+    """
+
+    lanes: int = 2
+    ready: int = 4
+    ahead: int = 32
+    queue: int = 128
+    per_client: int = 64
+    half_expiry: float = 15.0
+    timeout: float = 30.0
+    comparison: ComparisonName = "dcf"
+
+
+class QueryFailure(Exception):
+    """Why a query was not answered: an HTTP status, a sentence, when to try again, and one word for the counters."""
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after, self.reason = status, message, retry_after, reason
+
+
+@dataclass(frozen=True)
+class Answer:
+    """This server's share of one answer, and what it cost."""
+
+    share: np.ndarray = field(repr=False)
+    seconds: float
+    traffic: Entry
+    offline_bytes: int

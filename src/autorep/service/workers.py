@@ -1,0 +1,73 @@
+"""Threads that must not die: each repeats its work for as long as the server lives, and says how it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from autorep.errors import AutorepError
+from autorep.service.logs import crash, trouble
+
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+_STEADY = 10.0  # seconds after which an attempt counts as a success
+
+
+class Worker(threading.Thread):
+    """Repeats `attempt` until `over` is set, with growing pauses between failures.
+
+    An error the project knows (a peer that is away) is logged; any other one is also a crash: counted, logged with its
+    trace, and reported as this worker's problem until an attempt lasts or ends well.
+
+    Args:
+        name: of the thread, and in the log.
+        attempt: one try; it returns when it is time for the next one.
+        over: ends the worker.
+        crashed: counts crashes; after_failure: hears every failure.
+        fields: public facts for the log.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        attempt: Callable[[], None],
+        over: threading.Event,
+        crashed: Callable[[], None] = lambda: None,
+        after_failure: Callable[[Exception], None] = lambda error: None,
+        **fields: object,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._attempt, self._over, self._crashed, self._after_failure = attempt, over, crashed, after_failure
+        self._fields = fields
+        self._crash: str | None = None
+        self._began = 0.0
+
+    @property
+    def problem(self) -> str | None:
+        """Why this worker does not do its work, or None."""
+        if self._over.is_set():
+            return None
+        if self.ident is not None and not self.is_alive():
+            return "it is gone"
+        return None if time.monotonic() - self._began > _STEADY else self._crash
+
+    def run(self) -> None:
+        wait = FIRST_WAIT
+        while not self._over.is_set():
+            self._began = time.monotonic()
+            try:
+                self._attempt()
+                self._crash, wait = None, FIRST_WAIT
+                continue
+            except AutorepError as error:
+                self._crash, failure = None, error
+                trouble(self.name, error, **self._fields)
+            except Exception as error:
+                self._crash, failure = f"{type(error).__name__}: {error}", error  # type: ignore[assignment]
+                crash(self.name, error, **self._fields)
+                self._crashed()
+            self._after_failure(failure)
+            if time.monotonic() - self._began > _STEADY:
+                wait = FIRST_WAIT
+            self._over.wait(wait)
+            wait = min(2 * wait, LONGEST_WAIT)

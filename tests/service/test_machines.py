@@ -1,0 +1,484 @@
+"""Leader and follower without processes: joined by links that break, lanes that fail and servers that crash.
+
+`World` plays everything around the two machines (disks, preparations, links, clients) and checks at every step that no
+kit is used twice, that both servers use a kit for the same query, and that no query ends twice. At the end, when the
+links are healed, every query must have ended and a new one must be answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from autorep.mpc.transport import Entry
+from autorep.service import machine as commands
+from autorep.service.follower import Follower
+from autorep.service.leader import Leader
+from autorep.service.machine import Command, Machine, Pace
+from autorep.service.queries import Answer, QueryFailure, SessionSettings
+
+SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, queue=6, per_client=4, half_expiry=15, timeout=30)
+ANSWER = Answer(np.zeros(1, np.uint64), 0.01, Entry(), 10)
+BROKEN = QueryFailure(502, "broken", 1)
+
+
+class World:
+    """Two machines and all that lies between and around them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.machines: list[Machine] = [Leader(SETTINGS), Follower(SETTINGS)]
+        self.disk: list[set[str]] = [set(), set()]
+        self.preparing: list[deque[tuple[str, str]]] = [deque(), deque()]
+        self.prepared: list[set[str]] = [set(), set()]
+        self.used: list[dict[str, str]] = [{}, {}]  # kit -> query, for ever
+        self.open: list[set[str]] = [set(), set()]
+        self.ended: list[dict[str, Any]] = [{}, {}]
+        self.boxes: tuple[deque[dict[str, Any]], deque[dict[str, Any]]] = (deque(), deque())  # to party 1, to party 0
+        self.lanes: dict[int, deque[tuple[str, str]]] = {}
+        self.running: list[dict[int, tuple[str, str]]] = [{}, {}]  # lane -> query, kit
+        self.linked: str | None = None
+        self.lost: set[tuple[int, str]] = set()  # who has yet to notice that an epoch's links are cut
+        self.numbers = itertools.count()
+
+    @property
+    def leader(self) -> Leader:
+        assert isinstance(self.machines[0], Leader)
+        return self.machines[0]
+
+    @property
+    def follower(self) -> Follower:
+        assert isinstance(self.machines[1], Follower)
+        return self.machines[1]
+
+    # ------------------------------------------------------------------ commands
+
+    def perform(self, party: int, todo: list[Command]) -> None:
+        for command in todo:
+            match command:
+                case commands.Tell(message):
+                    assert self.machines[party].epoch is not None
+                    if self.machines[party].epoch == self.linked:
+                        self.boxes[party].append(message)
+                case commands.Prepare(kit):
+                    epoch = self.machines[party].epoch
+                    assert epoch is not None
+                    self.preparing[party].append((epoch, kit))
+                case commands.Forget(kit):
+                    self.prepared[party].discard(kit)
+                case commands.Discard(kits):
+                    self.disk[party] -= set(kits)
+                case commands.Run(lane, key, kit):
+                    self.run(party, lane, key, kit)  # type: ignore[arg-type]
+                case commands.CloseLane(lane, _):
+                    self.break_lane(lane)  # type: ignore[arg-type]
+                case commands.End(key, outcome):
+                    if key in self.open[party]:
+                        self.open[party].remove(key)
+                        self.ended[party][key] = outcome
+                case commands.CutLinks(epoch, _):
+                    self.cut(epoch)
+
+    def run(self, party: int, lane: int, key: str, kit: str) -> None:
+        assert kit in self.prepared[party], "runs with a kit that is not prepared"
+        assert kit not in self.used[party], "a kit is used twice"
+        assert key in self.open[party], "runs a query that is over"
+        self.prepared[party].remove(kit)
+        self.used[party][kit] = key
+        assert self.used[0].get(kit) == key, "the servers use a kit for different queries"
+        self.running[party][lane] = key, kit
+        if party == 0:
+            if lane in self.lanes:
+                self.lanes[lane].append((key, kit))
+            else:  # it broke, and the leader has not noticed
+                self.lane_gone(lane)
+
+    # ------------------------------------------------------------------ links
+
+    def dial(self) -> None:
+        """Party 1 opens a new epoch."""
+        self.cut(self.linked)
+        for party, epoch in list(self.lost):
+            self.notice(party, epoch)
+        name = f"epoch {next(self.numbers)}"
+        self.perform(0, self.leader.ended(None, "party 1 dialled anew"))
+        self.perform(0, self.leader.opened(name, self.disk[0]))
+        self.perform(1, self.follower.opened(name, self.disk[1]))
+        self.linked = name
+        self.perform(0, self.leader.connected(name))
+        self.perform(1, self.follower.connected(name))
+
+    def cut(self, epoch: str | None) -> None:
+        """All links of the present epoch break; each server will notice in its time."""
+        if epoch is None or epoch != self.linked:
+            return
+        self.linked = None
+        for box in self.boxes:
+            box.clear()
+        self.lost |= {(0, epoch), (1, epoch)}
+        for lane in list(self.lanes):
+            self.break_lane(lane)
+
+    def notice(self, party: int, epoch: str) -> None:
+        self.lost.discard((party, epoch))
+        self.perform(party, self.machines[party].ended(epoch, "the link broke"))
+
+    def lane_up(self) -> None:
+        assert self.linked is not None
+        lane = next(self.numbers)
+        self.lanes[lane] = deque()
+        self.perform(0, self.leader.lane_up(self.linked, lane))
+
+    def break_lane(self, lane: int) -> None:
+        self.lanes.pop(lane, None)
+        self.lane_gone(lane)
+        if (job := self.running[1].pop(lane, None)) is not None:
+            self.perform(1, self.follower.finished(self.now, job[0], BROKEN))
+
+    def lane_gone(self, lane: int) -> None:
+        """Party 0's thread of a lane ends."""
+        if self.running[0].pop(lane, None) is not None:
+            self.perform(0, self.leader.finished(self.now, lane, BROKEN))
+        self.perform(0, self.leader.lane_down(lane))
+
+    def deliver(self, to: int) -> None:
+        message = self.boxes[1 - to].popleft()
+        assert self.linked is not None
+        if to == 0:
+            self.perform(0, self.leader.noted(self.now, self.linked, message))
+        else:
+            self.perform(1, self.follower.told(self.linked, message))
+
+    def deliver_lane(self, lane: int) -> None:
+        key, kit = self.lanes[lane].popleft()
+        assert self.linked is not None
+        self.perform(1, self.follower.asked(self.linked, lane, key, kit))
+
+    # ------------------------------------------------------------------ work
+
+    def finish_preparing(self, party: int, good: bool = True) -> None:
+        epoch, kit = self.preparing[party].popleft()
+        good = good and kit in self.disk[party]
+        self.disk[party].discard(kit)
+        if good:
+            self.prepared[party].add(kit)
+        self.perform(party, self.machines[party].prepared(epoch, kit, good))
+
+    def finish_query(self, lane: int) -> None:
+        key, kit = self.running[1].pop(lane)
+        assert self.running[0].pop(lane) == (key, kit)
+        self.perform(0, self.leader.finished(self.now, lane, ANSWER))
+        self.perform(1, self.follower.finished(self.now, key, ANSWER))
+
+    def deal(self, both: bool = True) -> None:
+        kit = f"kit {next(self.numbers)}"
+        for party in (0, 1) if both else (0,):
+            self.disk[party].add(kit)
+            self.perform(party, self.machines[party].put([kit]))
+
+    def post(self, party: int, client: str, key: str) -> None:
+        try:
+            todo = self.machines[party].arrived(self.now, client, key)
+        except QueryFailure as failure:
+            self.ended[party].setdefault(key, failure)
+            return
+        self.open[party].add(key)
+        self.perform(party, todo)
+
+    def withdraw(self, party: int, key: str) -> None:
+        self.perform(party, self.machines[party].withdrawn(key))
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        for party in (0, 1):
+            self.perform(party, self.machines[party].tick(self.now))
+
+    def crash(self, party: int) -> None:
+        """A server loses all but its disk; its clients see their connections break."""
+        self.machines[party] = Follower(SETTINGS) if party else Leader(SETTINGS)
+        self.machines[party].stored = set(self.disk[party])
+        for key in self.open[party]:
+            self.ended[party][key] = BROKEN
+        self.open[party].clear()
+        self.prepared[party].clear()
+        for _, kit in self.preparing[party]:
+            self.disk[party].discard(kit)  # it may have been taken out already
+        self.preparing[party].clear()
+        self.running[party].clear()
+        self.cut(self.linked)
+        self.lost = {(each, epoch) for each, epoch in self.lost if each != party}
+
+    # ------------------------------------------------------------------ the end
+
+    def flow(self) -> None:
+        """Let everything that is on its way arrive and everything begun finish."""
+        while True:
+            for lane in list(self.lanes):
+                if lane in self.running[0] and lane in self.running[1]:
+                    self.finish_query(lane)
+            for party in (0, 1):
+                while self.preparing[party]:
+                    self.finish_preparing(party)
+                while self.boxes[1 - party]:
+                    self.deliver(party)
+            for lane in list(self.lanes):
+                while self.lanes.get(lane):
+                    self.deliver_lane(lane)
+            if not (any(self.boxes) or any(self.preparing) or any(self.running) or any(self.lanes.values())):
+                return
+
+    def heal(self) -> None:
+        if self.linked is None:
+            self.dial()
+        while len(self.lanes) < SETTINGS.lanes:
+            self.lane_up()
+        for _ in range(4):
+            self.deal()
+        self.flow()
+        for _ in range(12):  # past every pause
+            self.tick(SETTINGS.timeout)
+            self.flow()
+
+
+def check_rest(world: World) -> None:
+    """When nothing moves any more, nothing is left behind and a query is answered."""
+    world.heal()
+    assert world.open == [set(), set()], "a query was lost"
+    assert world.prepared[0] == set(world.leader._ready), "party 0 keeps kits nobody will use"
+    assert world.prepared[1] == world.follower._prepared == world.prepared[0], "party 1 keeps kits nobody will use"
+    for party in (0, 1):
+        assert not world.machines[party].running
+        assert not world.machines[party].waiting
+        assert not world.machines[party]._held
+    for party in (0, 1):
+        world.post(party, "last", "last query")
+    world.flow()
+    assert [world.ended[party]["last query"] for party in (0, 1)] == [ANSWER, ANSWER]
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Every order of events that hypothesis can think of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.keys = itertools.count()
+        self.posted: list[tuple[str, str]] = []
+
+    @initialize(kits=st.integers(0, 5), lanes=st.integers(0, 2), settled=st.booleans())
+    def begin(self, kits: int, lanes: int, settled: bool) -> None:
+        for _ in range(kits):
+            self.world.deal()
+        self.world.dial()
+        for _ in range(lanes):
+            self.world.lane_up()
+        if settled:
+            self.world.heal()
+
+    @rule(both=st.booleans())
+    def deal(self, both: bool) -> None:
+        self.world.deal(both)
+
+    @rule(client=st.sampled_from("abc"), first=st.integers(0, 1), halves=st.integers(0, 3))
+    def ask(self, client: str, first: int, halves: int) -> None:
+        key = f"query {next(self.keys)}"
+        self.world.post(first, client, key)
+        if halves:
+            self.world.post(1 - first, client, key)
+        self.posted.append((client, key))
+
+    @precondition(lambda self: self.posted)
+    @rule(data=st.data(), party=st.integers(0, 1), withdraw=st.booleans())
+    def second_thoughts(self, data: st.DataObject, party: int, withdraw: bool) -> None:
+        """The other half comes late, or twice, or a client gives up."""
+        client, key = data.draw(st.sampled_from(self.posted))
+        if withdraw:
+            self.world.withdraw(party, key)
+        else:
+            self.world.post(party, client, key)
+
+    @rule(party=st.integers(0, 1))
+    def deliver(self, party: int) -> None:
+        if self.world.boxes[1 - party]:
+            self.world.deliver(party)
+
+    @rule(party=st.integers(0, 1), good=st.integers(0, 4))
+    def prepared(self, party: int, good: int) -> None:
+        if self.world.preparing[party]:
+            self.world.finish_preparing(party, good > 0)
+
+    @rule()
+    def lane_message(self) -> None:
+        for lane, box in list(self.world.lanes.items()):
+            if box:
+                self.world.deliver_lane(lane)
+                return
+
+    @rule()
+    def query_done(self) -> None:
+        for lane in self.world.lanes:
+            if lane in self.world.running[0] and lane in self.world.running[1]:
+                self.world.finish_query(lane)
+                return
+
+    @precondition(lambda self: self.world.linked is not None and len(self.world.lanes) < 3)
+    @rule()
+    def lane_up(self) -> None:
+        self.world.lane_up()
+
+    @precondition(lambda self: self.world.lanes)
+    @rule(data=st.data())
+    def lane_breaks(self, data: st.DataObject) -> None:
+        self.world.break_lane(data.draw(st.sampled_from(sorted(self.world.lanes))))
+
+    @rule(rarely=st.integers(0, 9))
+    def links_break(self, rarely: int) -> None:
+        if not rarely:
+            self.world.cut(self.world.linked)
+
+    @precondition(lambda self: self.world.lost)
+    @rule(data=st.data())
+    def notice(self, data: st.DataObject) -> None:
+        self.world.notice(*data.draw(st.sampled_from(sorted(self.world.lost))))
+
+    @rule(rarely=st.integers(0, 9))
+    def dial(self, rarely: int) -> None:
+        if not rarely or self.world.linked is None:
+            self.world.dial()
+
+    @rule(party=st.integers(0, 1), rarely=st.integers(0, 9))
+    def crash(self, party: int, rarely: int) -> None:
+        if not rarely:
+            self.world.crash(party)
+
+    @rule(seconds=st.sampled_from([0.25, 5.0, 20.0, 40.0]))
+    def tick(self, seconds: float) -> None:
+        self.world.tick(seconds)
+
+    @rule()
+    def flow(self) -> None:
+        self.world.flow()
+
+    @invariant()
+    def waiting_is_counted(self) -> None:
+        for machine in self.world.machines:
+            assert sum(machine._held.values()) == len(machine.waiting)
+            assert len(machine.waiting) <= 4 * SETTINGS.queue
+
+    def teardown(self) -> None:
+        check_rest(self.world)
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(max_examples=300, stateful_step_count=25, deadline=None)
+
+
+# ---------------------------------------------------------------------- single stories
+
+
+@pytest.fixture
+def world() -> World:
+    """Two servers with lanes and kits, nothing on its way."""
+    world = World()
+    world.dial()
+    world.heal()
+    return world
+
+
+def test_refusal_at_one_server_ends_the_other_half_at_once(world: World) -> None:
+    for first in (0, 1):
+        key = f"refused at {first}"
+        failure = QueryFailure(429, "too fast", 7, "rate")
+        world.post(1 - first, "a", key)
+        world.perform(first, world.machines[first].refused(key, failure))
+        world.flow()
+        outcome = world.ended[1 - first][key]
+        assert (outcome.status, outcome.retry_after) == (429, 7)
+        late = f"refused before it came, at {first}"
+        world.perform(first, world.machines[first].refused(late, failure))
+        world.flow()
+        world.post(1 - first, "a", late)
+        world.flow()
+        assert world.ended[1 - first][late].status == 429
+
+
+def test_server_without_kits_turns_both_halves_away_at_once() -> None:
+    world = World()
+    world.dial()
+    world.flow()
+    world.post(1, "a", "hungry")
+    world.post(0, "a", "hungry")
+    world.flow()
+    assert [world.ended[party]["hungry"].reason for party in (0, 1)] == ["material", "refused there"]
+
+
+def test_query_whose_lane_breaks_before_party_1_heard_of_it_ends_at_both(world: World) -> None:
+    for party in (0, 1):
+        world.post(party, "a", "unlucky")
+    world.deliver(0)
+    (lane,) = world.running[0]
+    world.break_lane(lane)
+    world.flow()
+    assert [world.ended[party]["unlucky"].status for party in (0, 1)] == [502, 502]
+    check_rest(world)
+
+
+def test_lone_halves_of_two_clients_leave_room_for_a_third(world: World) -> None:
+    for party in (0, 1):
+        for client, number in itertools.product("ab", range(4)):
+            world.post(party, client, f"{client} {number} lone at {party}")
+        refused = [key for key, outcome in world.ended[party].items() if "lone" in key]
+        assert 0 < len(refused) < 5, "the queue is full, but each has its share"
+    for party in (0, 1):
+        world.post(party, "c", "third")
+    world.flow()
+    assert world.ended[0]["third"] is world.ended[1]["third"] is ANSWER
+
+
+def test_retry_after_follows_the_real_pace(world: World) -> None:
+    pace = Pace()
+    for step in range(50):
+        pace.ended(0.5 * step, busy=True)
+    assert pace.interval(25.0) == pytest.approx(0.5, rel=0.1)
+    assert pace.interval(29.5) == pytest.approx(5.0, rel=0.01), "nothing ended for five seconds"
+    world.leader.pace = pace
+    for number in range(5):
+        world.post(0, "ab"[number % 2], f"wait {number}")
+    assert world.leader.retry_after(25.0) == pytest.approx(3.0, rel=0.1)
+
+
+def test_kits_that_cannot_be_prepared_are_not_burnt_one_after_another() -> None:
+    world = World()
+    for _ in range(40):
+        world.deal()
+    world.dial()
+    for _ in range(8):
+        world.tick(0.25)
+        while world.boxes[0]:
+            world.deliver(1)
+        while world.boxes[1]:
+            world.deliver(0)
+        while world.preparing[0]:
+            world.finish_preparing(0, good=False)
+        while world.preparing[1]:
+            world.finish_preparing(1)
+    assert len(world.leader.stored) > 25
+
+
+def test_preparation_waits_for_idle_moments(world: World) -> None:
+    assert world.leader.ready == SETTINGS.ready
+    for party in (0, 1):
+        world.post(party, "a", "one")
+    world.deliver(0)
+    assert world.leader.running
+    assert not world.preparing[0], "a query runs and enough is ready: nothing disturbs it"
+    world.flow()
+    world.tick(0.25)
+    assert len(world.preparing[0]) == 1
