@@ -73,9 +73,9 @@ def test_widths_grow_with_the_range_and_fixed_still_follows_float(power):
     network, x = Scaled(2.0**power), torch.randn(64, 8)
     program = compile_program(network, x)
     assert_plan_holds(program)
-    opened = program["relu_1"]
+    opened = program["relu.2"]
     assert isinstance(opened, Activation)
-    largest = next(row["largest"] for row in program.info["headroom"] if row["layer"] == "relu_1")
+    largest = next(row["largest"] for row in program.info["headroom"] if row["layer"] == "relu.2")
     assert largest * 4 < 2.0 ** (opened.open_bits - 2 - opened.in_frac)
     assert np.abs(program.run(x.numpy()) - run_fixed(program, x.numpy())).max() < 0.01
 

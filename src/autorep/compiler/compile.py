@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,12 +13,14 @@ import torch
 from torch import nn
 
 from autorep.compiler.draft import Draft
+from autorep.compiler.export import plain_module
 from autorep.compiler.fold import fold_affine
+from autorep.compiler.guard import check_same
 from autorep.compiler.ranges import assume, calibrate
-from autorep.compiler.trace import Problem, trace
+from autorep.compiler.trace import Problem, Traced, trace
 from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
 from autorep.compiler.wires import assign_kinds
-from autorep.errors import DataError, TraceError, UnsupportedOpError
+from autorep.errors import DataError, RangeError, TraceError, UnsupportedOpError
 from autorep.program.ir import Affine, Program
 
 Batches = Iterable[Any]
@@ -55,8 +57,12 @@ def compile_program(
     batches = list(_images(calibration_batches))
     if not batches:
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
-    draft = _draft(model, torch.from_numpy(batches[0]), normalize)
+    network, example = plain_module(model), torch.from_numpy(batches[0])
+    draft = _draft(network, example, normalize)
     calibration = calibrate(draft, batches, outliers)
+    with _evaluating(network):
+        prepare = _normalization(normalize)
+        check_same(network, draft, batches, prepare, calibration, lambda: _traced(network, example))
     ops = assign_widths(draft, calibration, margin, fractions)
     facts = {
         **(info or {}),
@@ -77,16 +83,17 @@ def sketch_program(model: nn.Module, example: torch.Tensor, largest: float = 16.
 
     Shapes, widths, rounds and bytes are those of a trained network of that range; the answers mean nothing.
     """
-    draft = _draft(model, example, None)
+    draft = _draft(plain_module(model), example, None)
     return Program(tuple(assign_widths(draft, assume(draft, largest), margin=4.0)), draft.parameters)
 
 
 def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | None) -> Draft:
     """Traced, folded, with kinds; not planned yet."""
-    draft, problems = _traced(model, torch.cat([example, example])[:2])
-    if problems:
-        lines = "\n  ".join(map(str, problems))
-        raise UnsupportedOpError(f"{len(problems)} operation(s) cannot be compiled:\n  {lines}")
+    traced = _traced(model, example)
+    if traced.problems:
+        lines = "\n  ".join(map(str, traced.problems))
+        raise UnsupportedOpError(f"{len(traced.problems)} operation(s) cannot be compiled:\n  {lines}")
+    draft = traced.draft
     draft.prune()
     if normalize is not None:
         _insert_normalization(draft, *normalize)
@@ -94,6 +101,10 @@ def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | N
     draft = assign_kinds(draft)
     for key in draft.parameters:  # copied, because weights that were not folded are still the model's own memory
         draft.parameters[key] = draft.parameters[key].astype(np.float32)
+        if not np.isfinite(draft.parameters[key]).all():
+            layer, _, parameter = key.rpartition(".")
+            kind = type(draft.ops[layer]).__name__
+            raise RangeError(f"layer {layer!r} ({kind}): its {parameter} has values that are not finite")
     return draft
 
 
@@ -102,16 +113,16 @@ def check(model: nn.Module, example: torch.Tensor | None = None) -> list[Problem
 
     Without an example input, one is guessed from the model's first convolution or linear layer.
     """
-    example = _guess_input(model) if example is None else example
-    return _traced(model, torch.cat([example, example])[:2])[1]
+    model = plain_module(model)
+    return _traced(model, _guess_input(model) if example is None else example).problems
 
 
-def _traced(model: nn.Module, example: torch.Tensor) -> tuple[Draft, list[Problem]]:
+def _traced(model: nn.Module, example: torch.Tensor) -> Traced:
     parameter = next(model.parameters(), None)
     if parameter is not None:
         example = example.to(parameter.device, parameter.dtype)
     with _evaluating(model):
-        return trace(model, example)
+        return trace(model, torch.cat([example, example])[:2])
 
 
 @contextmanager
@@ -144,6 +155,19 @@ def _guess_input(model: nn.Module) -> torch.Tensor:
         if isinstance(module, nn.Linear):
             return torch.zeros(1, module.in_features)
     raise TraceError("cannot guess an input for this model; pass an example tensor")
+
+
+def _normalization(normalize: Normalization | None) -> Callable[[np.ndarray], np.ndarray]:
+    """What the program does to its images before the model's first layer."""
+    if normalize is None:
+        return lambda images: images
+
+    def apply(images: np.ndarray) -> np.ndarray:
+        wide = (-1,) + (1,) * (images.ndim - 2)
+        mean, std = (np.asarray(part, np.float32).reshape(wide) for part in normalize)
+        return (images - mean) / std
+
+    return apply
 
 
 def _insert_normalization(draft: Draft, mean: Sequence[float], std: Sequence[float]) -> None:

@@ -35,12 +35,25 @@ class ActivationRange:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranges by operation name, over `images` images of which `left_out` were set aside as outliers."""
+    """Ranges by operation name, over all images but those set aside as outliers.
 
-    images: int
-    left_out: int
+    Attributes:
+        answers: what the float program said of every image.
+        used: flags of the images that were not set aside.
+    """
+
+    answers: np.ndarray
+    used: np.ndarray
     values: dict[str, Range]
     activations: dict[str, ActivationRange]
+
+    @property
+    def images(self) -> int:
+        return len(self.used)
+
+    @property
+    def left_out(self) -> int:
+        return len(self.used) - int(self.used.sum())
 
 
 def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0) -> Calibration:
@@ -53,11 +66,12 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0
     if not 0.0 <= outliers < 0.5:
         raise ConfigError(f"outliers = {outliers}: a share from 0 up to, not including, 0.5")
     seen = _Seen(draft)
+    answers = []
     for batch in batches:
         if not np.isfinite(batch).all():
             raise DataError("a calibration batch contains values that are not finite")
         with np.errstate(over="ignore", invalid="ignore"):  # reported by layer below
-            run_ops(list(draft.ops.values()), draft.parameters, batch, seen.observe, np.float32)
+            answers.append(run_ops(list(draft.ops.values()), draft.parameters, batch, seen.observe, np.float32))
     if not seen.largest:
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
     largest = {name: np.concatenate(parts) for name, parts in seen.largest.items()}
@@ -73,8 +87,8 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0
             )
     kept = {name: np.concatenate(parts)[used].max() for name, parts in seen.kept.items()}
     return Calibration(
-        images,
-        images - int(used.sum()),
+        np.concatenate(answers),
+        used,
         {name: Range(float(largest[name][used].max()), _typical(seen.square[name])) for name in draft.ops},
         {
             name: ActivationRange(
@@ -90,8 +104,8 @@ def assume(draft: Draft, largest: float) -> Calibration:
     """Ranges nobody measured: every value reaches `largest`, mean square 1, as after batch norm."""
     activations = [op.name for op in draft.ops.values() if isinstance(op, Activation)]
     return Calibration(
-        0,
-        0,
+        np.empty((0, *draft.output.shape)),
+        np.empty(0, bool),
         {name: Range(largest, 1.0) for name in draft.ops},
         {name: ActivationRange(largest, 1.0, 3.0) for name in activations},
     )

@@ -82,12 +82,13 @@ def replace_activations_(
         )
         for site in chosen
     }
-    arguments = example_input if isinstance(example_input, tuple) else (example_input,)
+    probes = _probes(example_input)
     with torch.no_grad():
-        expected = trial(*(x.clone() for x in arguments))
+        expected = [trial(*_copies(probe)) for probe in probes]
         forwards = build_forwards(trial, found, modules, kinds)
         install_(trial, modules, forwards)
-        _check_same(expected, trial(*(x.clone() for x in arguments)))
+        for probe, before in zip(probes, expected):
+            _check_same(before, trial(*_copies(probe)), lambda: _first_difference(model, trial, probe))  # noqa: B023
     for site in modules.values():
         if site.activation == "silu":
             site.activation = "relu"
@@ -169,12 +170,62 @@ def _device(example_input: Tensor | tuple[Tensor, ...]) -> torch.device:
     return (example_input[0] if isinstance(example_input, tuple) else example_input).device
 
 
-def _check_same(expected: Any, got: Any) -> None:
+def _probes(example_input: Tensor | tuple[Tensor, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The example, and noise of its shape: an example of zeros would hide most mistakes."""
+    example = example_input if isinstance(example_input, tuple) else (example_input,)
+    generator = torch.Generator().manual_seed(0)
+    noise = tuple(
+        torch.randn(x.shape, generator=generator).to(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+        for x in example
+    )
+    return example, noise
+
+
+def _copies(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(x.clone() if isinstance(x, Tensor) else x for x in arguments)
+
+
+def _check_same(expected: Any, got: Any, where: Callable[[], str]) -> None:
     """Before any mask changes the rewritten model must compute what the original did."""
     for one, other in zip(tree_leaves(expected), tree_leaves(got)):
-        if isinstance(one, Tensor) and not torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True):
+        if isinstance(one, Tensor) and _differ(one, other):
             raise TraceError(
-                "with a module at every call site the model computes something else on the example input (largest"
-                f" difference {float((one - other).abs().max()):.3g}): most likely an in-place activation overwrites a"
-                " tensor that is read elsewhere. Use inplace=False, or place ActivationSite modules by hand"
+                f"with a module at every call site the model computes something else, first in {where()} (largest"
+                f" difference of the answer {float((one - other).abs().max()):.3g}): most likely an in-place activation"
+                " overwrites a tensor that is read elsewhere. Use inplace=False, or place ActivationSite modules by"
+                " hand"
             )
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Beyond rounding, measured by the largest value."""
+    if one.shape != other.shape or not one.is_floating_point():
+        return one.shape != other.shape or not torch.equal(one, other)
+    finite = one[one.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return not torch.allclose(one, other, rtol=0.0, atol=1e-4 * largest, equal_nan=True)
+
+
+def _first_difference(model: nn.Module, rewritten: nn.Module, probe: tuple[Any, ...]) -> str:
+    """The module whose result differs first, by path."""
+    before = _results(copy.deepcopy(model).eval(), probe)
+    after = dict(_results(rewritten, probe))
+    return next((name for name, value in before if name in after and _differ(value, after[name])), "the model itself")
+
+
+def _results(model: nn.Module, probe: tuple[Any, ...]) -> list[tuple[str, Tensor]]:
+    """Every module's result in order of completion; of one that is called several times, the first."""
+    seen: dict[str, Tensor] = {}
+
+    def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def record(module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                seen.setdefault(name, output.clone())
+
+        return record
+
+    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    model(*_copies(probe))
+    for handle in handles:
+        handle.remove()
+    return list(seen.items())

@@ -1,0 +1,197 @@
+"""A torch module as a flat graph of ATen calls without side effects, written down by torch.export.
+
+torch itself resolves in-place calls, aliases, views, hooks, keyword arguments, flags and shape arithmetic: what the
+graph says is what the module computes. Replaced activations stay whole, as calls of one operator that names them.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import linecache
+import logging
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autorep.errors import TraceError
+
+_TORCH = os.path.dirname(torch.__file__)
+_OWN = os.path.dirname(__file__)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_CALL_NUMBER = re.compile(r"@\d+")  # torch.export's mark of a module's second and later calls
+
+
+@torch.library.custom_op("autorep::masked_activation", mutates_args=())
+def _masked_activation(z: Tensor, path: str) -> Tensor:
+    """Stands for the replaced activation at `path` while a model is exported; never computed."""
+    raise NotImplementedError(f"{path}: only for graphs")
+
+
+@_masked_activation.register_fake
+def _(z: Tensor, path: str) -> Tensor:
+    return torch.empty_like(z)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The graph, the tensors that its placeholders stand for, and which placeholder is the image.
+
+    Attributes:
+        nodes: in execution order, placeholders and the output included.
+        constants: placeholder name -> parameter, buffer or constant tensor of the model.
+        image: name of the placeholder of the input.
+        outputs: the nodes (or plain values) that the model returns.
+        plain: whether the model returns one tensor, not a tuple, list or dictionary.
+    """
+
+    model: nn.Module
+    nodes: tuple[fx.Node, ...]
+    constants: Mapping[str, Tensor]
+    image: str
+    outputs: tuple[Any, ...]
+    plain: bool
+
+    def path(self, node: fx.Node) -> str:
+        """Dotted path of the torch layer that made this call, or of the module around it and the function's name."""
+        module_path, cls = self._module(node)
+        if cls.startswith("torch.nn.modules.") and module_path and not cls.startswith("torch.nn.modules.container"):
+            return module_path
+        return f"{module_path}.{function_name(node)}" if module_path else function_name(node)
+
+    def operation(self, node: fx.Node) -> str:
+        """The torch layer's class, or the function that was called."""
+        _, cls = self._module(node)
+        own_layer = cls.startswith("torch.nn.modules.") and not cls.startswith("torch.nn.modules.container")
+        return cls.rpartition(".")[2] if own_layer else called_function(node)
+
+    def source(self, node: fx.Node) -> str:
+        """file:line of the user's code that made this call."""
+        for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
+            if not file.startswith((_TORCH, _OWN, "<")):
+                return f"{file}:{line}"
+        path, _ = self._module(node)
+        try:
+            cls = type(self.model.get_submodule(path))
+            original = next(base for base in cls.__mro__ if "<" not in (inspect.getsourcefile(base) or "<"))
+            return f"{inspect.getsourcefile(original)}:{inspect.getsourcelines(original)[1]}"
+        except (AttributeError, TypeError, OSError, StopIteration):
+            return "source line unknown"
+
+    def _module(self, node: fx.Node) -> tuple[str, str]:
+        """Path and class name of the innermost module that was running."""
+        stack = node.meta.get("nn_module_stack") or {}
+        path, cls = next(reversed(stack.values()), ("", ""))
+        cls = cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
+        return _CALL_NUMBER.sub("", path), cls
+
+
+def function_name(node: fx.Node) -> str:
+    """conv2d, relu, …: the ATen call without name space and overload."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.name.partition("::")[2]
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def called_function(node: fx.Node) -> str:
+    """What the user called, where torch recorded it: chunk rather than split."""
+    recorded = node.meta.get("torch_fn")
+    return recorded[1].rpartition(".")[2] if recorded else function_name(node)
+
+
+def arguments(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:
+    """args and kwargs of a call, with the values of the nodes they name."""
+    filled: Any = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    return filled
+
+
+def plain_module(model: nn.Module) -> nn.Module:
+    """The module itself under wrappers that change nothing in evaluation, in a precision that numpy knows."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TraceError("a scripted or traced module has no Python forward any more; give the module it was made from")
+    model = getattr(model, "_orig_mod", model)  # torch.compile
+    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    if any(p.is_floating_point() and p.dtype not in (torch.float32, torch.float64) for p in model.parameters()):
+        return copy.deepcopy(model).float()
+    return model
+
+
+def export(model: nn.Module, example: Tensor, masked: Mapping[str, nn.Module]) -> Exported:
+    """Export a model in evaluation mode on `example` (two images, so that a mixed-up batch shows).
+
+    `masked` are the replaced activations by path. Raises TraceError saying where and why when torch cannot.
+    """
+    with _silent(), _kept_whole(masked), torch.no_grad():
+        try:
+            program = torch.export.export(model, (example.clone(),), strict=False).run_decompositions({})
+        except Exception as error:  # whatever the user's forward or torch raises
+            raise _trace_error(model, example, error) from error
+    signature = program.graph_signature
+    tensors = {**program.constants, **program.state_dict}
+    named = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    nodes = {node.name: node for node in program.graph.nodes}
+    return Exported(
+        model,
+        tuple(program.graph.nodes),
+        {name: tensors[target] for name, target in named.items()},
+        str(signature.user_inputs[0]),
+        tuple(nodes.get(name, name) if isinstance(name, str) else name for name in signature.user_outputs),
+        program.module_call_graph[0].signature.out_spec.is_leaf(),
+    )
+
+
+@contextmanager
+def _kept_whole(masked: Mapping[str, nn.Module]) -> Iterator[None]:
+    """While this lasts, a replaced activation calls the operator that stands for it."""
+    for path, module in masked.items():
+        module.__dict__["forward"] = lambda z, path=path: torch.ops.autorep.masked_activation(z, path)
+    try:
+        yield
+    finally:
+        for module in masked.values():
+            del module.__dict__["forward"]
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """torch logs and prints what it then raises; the exception is enough."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _trace_error(model: nn.Module, example: Tensor, error: Exception) -> TraceError:
+    names = {id(module): name for name, module in model.named_modules()}
+    layer, line = type(model).__name__, ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        if names.get(id(owner)):
+            layer = f"{names[id(owner)]} ({type(owner).__name__})"
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _OWN, "<")):
+            line = f", {file}:{number}: `{linecache.getline(file, number).strip()}`"
+    reason = next((text.strip() for text in str(error).splitlines() if text.strip()), "no reason given")
+    return TraceError(
+        f"torch.export cannot follow the model: {layer}{line} fails on an input of shape {tuple(example.shape)}: "
+        f"{type(error).__name__}: {reason} A model takes one batch of images, of the right shape; no decision in its "
+        "forward may depend on the values of a tensor"
+    )

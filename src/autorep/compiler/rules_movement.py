@@ -1,0 +1,93 @@
+"""Rules of everything that only moves elements: torch's own function, run on the elements' numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autorep.compiler.live import Live, Unsupported, expanded
+from autorep.compiler.translate import Translator, rule
+
+# Functions that move integers as they are.
+MOVES = (
+    "permute", "transpose", "t", "movedim", "select", "slice", "split", "split_with_sizes", "chunk", "unbind",
+    "narrow", "repeat", "repeat_interleave", "cat", "stack", "index", "index_select", "flip", "roll", "pixel_shuffle",
+    "pixel_unshuffle", "channel_shuffle", "slice_scatter", "select_scatter", "diagonal", "tile", "rot90",
+)  # fmt: skip
+# Functions that torch has for floating point only.
+MOVES_FLOAT = (
+    "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+    "upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "im2col",
+)  # fmt: skip
+SAME = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
+
+
+def moves(function: Any, exact: bool) -> Any:
+    """The rule of one function that moves elements."""
+
+    def apply(to: Translator, *args: Any, **kwargs: Any) -> Any:
+        return to.move(function, *args, exact=exact, **kwargs)
+
+    return apply
+
+
+for _name in (*MOVES, *MOVES_FLOAT):
+    rule(_name)(moves(getattr(torch.ops.aten, _name), _name in MOVES))
+
+
+@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
+def reshape(to: Translator, x: Live, *args: Any, **kwargs: Any) -> Live:
+    """The result's shape decides, whatever the arguments."""
+    return to.reshape(x, to.wanted)
+
+
+@rule("expand", "expand_as")
+def expand(to: Translator, x: Live, *args: Any, **kwargs: Any) -> Live:
+    return expanded(x, to.wanted, to.sizes)
+
+
+@rule(*SAME)
+def same(to: Translator, x: Live, *args: Any, **kwargs: Any) -> Live:
+    return x
+
+
+@rule("dropout", "feature_dropout", "alpha_dropout")
+def dropout(to: Translator, x: Live, p: float, train: bool) -> Live:
+    if train:
+        raise Unsupported("dropout with training=True; pass training=self.training and call eval()")
+    return x
+
+
+@rule("_to_copy", "to")
+def cast(to: Translator, x: Live, *args: Any, dtype=None, **kwargs: Any) -> Live:
+    if dtype not in (None, torch.float32, torch.float64):
+        raise Unsupported(f"a cast to {dtype}; values are real numbers in a program")
+    return x
+
+
+@rule("zeros_like")
+def zeros_like(to: Translator, x: Live, **kwargs: Any) -> torch.Tensor:
+    return torch.zeros(x.shape)
+
+
+@rule("new_zeros")
+def new_zeros(to: Translator, x: Live, size: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.zeros(size)
+
+
+@rule("copy")
+def copy(to: Translator, x: Any, y: Any, non_blocking: bool = False) -> Any:
+    """x.copy_(y): y, in x's shape."""
+    return expanded(y, x.shape, to.sizes) if isinstance(y, Live) else y.expand(x.shape)
+
+
+@rule("constant_pad_nd", "pad")
+def pad(to: Translator, x: Live, sides: Any, mode: Any = "constant", value: Any = None) -> Live:
+    value = mode if not isinstance(mode, str) else value or 0
+    if isinstance(mode, str) and mode != "constant":
+        raise Unsupported(f"padding with mode {mode!r}")
+    if not value:
+        return to.move(torch.ops.aten.constant_pad_nd, x, sides)
+    lowered = to.affine(x, 1.0, -float(value))
+    return to.affine(to.move(torch.ops.aten.constant_pad_nd, lowered, sides), 1.0, float(value))
