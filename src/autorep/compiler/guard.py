@@ -24,6 +24,10 @@ from autorep.program.floating import run_ops
 TOLERANCE = 1e-4  # of the largest logit: beyond it, rounding must be shown to be the cause
 ROUNDING = 30  # times the difference between the model in float32 and in float64 is rounding …
 LARGEST_ROUNDING = 0.01  # … but not more than this share of the largest logit
+_UNSTEADY = (
+    "does not compute what torch.export wrote down of it: its forward gives another answer from call to call, or for "
+    "another batch size. Make it depend on its input and its parameters alone"
+)
 
 Prepare = Callable[[np.ndarray], np.ndarray]  # calibration images as the model takes them
 
@@ -45,6 +49,9 @@ def check_same(
         prepare: what stands between a calibration image and the model (normalisation).
         trace_again: the draft as it came from the model, to find where they part.
     """
+    first = prepare(batches[0][:2])
+    if not np.array_equal(_answers(model, first), _answers(model, first), equal_nan=True):
+        raise TraceError(f"{type(model).__name__} {_UNSTEADY}")
     start = 0
     for batch in batches:
         part = slice(start, start + len(batch))
@@ -116,10 +123,7 @@ def _refuse(model: nn.Module, traced: Traced, image: np.ndarray) -> None:
                 f"{np.abs(value - mine.reshape(value.shape)).max():.3g} where the largest value is "
                 f"{np.abs(value).max():.3g}. Please report this layer; until then write it with other operations"
             )
-    raise TraceError(
-        f"{type(model).__name__} does not compute what torch.export wrote down of it: its forward gives another answer "
-        "from call to call, or for another batch size. Make it depend on its input and its parameters alone"
-    )
+    raise TraceError(f"{type(model).__name__} {_UNSTEADY}")
 
 
 def _graph_values(traced: Traced, images: Tensor) -> dict[fx.Node, np.ndarray]:
@@ -131,7 +135,7 @@ def _graph_values(traced: Traced, images: Tensor) -> dict[fx.Node, np.ndarray]:
             constant = images if node.name == traced.graph.image else traced.graph.constants.get(node.name)
             floating = isinstance(constant, Tensor) and constant.is_floating_point()
             values[node] = constant.cpu().double() if constant is not None and floating else constant
-        elif node.op == "call_function":
+        elif node.op == "call_function" and node.meta.get("val") is not None:
             args, kwargs = arguments(node, values)
             if node.target is torch.ops.autorep.masked_activation.default:
                 values[node] = traced.sites[args[1]].reference(args[0])[0].double()

@@ -1,0 +1,69 @@
+"""The guard: a program that is not the model's is refused by the first layer that differs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from autorep.compiler import translate
+from autorep.compiler.compile import compile_program
+from autorep.errors import TraceError
+from tests.program.networks import Network, images, mask_
+
+
+def wrong_relu(to: translate.Translator, x):
+    return to.activation(x, (0.0, 0.5), (1, -1))  # cut off at 0.5
+
+
+def test_a_wrong_rule_is_refused_by_the_first_layer_that_differs(monkeypatch):
+    monkeypatch.setitem(translate.RULES, "relu", wrong_relu)
+    with pytest.raises(TraceError, match=r"first layer that differs is blocks\.0\.1 \(ReLU, .*networks\.py:\d+\)"):
+        compile_program(Network(["conv", "residual"]), images(8))
+
+
+def test_a_wrong_rule_beside_replaced_activations_is_found_too(monkeypatch):
+    network = Network(["conv", "hard gate"])
+    mask_(network, (0.5,))
+    monkeypatch.setitem(translate.RULES, "hardsigmoid", wrong_relu)
+    with pytest.raises(TraceError, match=r"first layer that differs is blocks\.1\.gate \(Hardsigmoid"):
+        compile_program(network, images(8))
+
+
+class Counting(nn.Module):
+    """Another answer at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.calls = nn.Linear(4, 2), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.fc(x) * self.calls
+
+
+class ByBatch(nn.Module):
+    """Another answer for another batch size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x) * len(x)
+
+
+@pytest.mark.parametrize("cls", [Counting, ByBatch])
+def test_a_forward_that_changes_from_call_to_call_is_refused(cls):
+    with pytest.raises(TraceError, match="from call to call, or for another batch size"):
+        compile_program(cls(), torch.randn(5, 4))
+
+
+def test_rounding_is_no_difference():
+    """A badly conditioned network in single precision: the guard measures torch's own rounding."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 3))
+    with torch.no_grad():
+        network[3].weight.copy_(torch.linalg.pinv(network[2].weight)[:3] * 1e3)
+        network[3].bias.copy_(-network[3].weight @ network[2](torch.relu(network[0](torch.zeros(8)))))
+    compile_program(network, 1e-3 * torch.randn(16, 8))
