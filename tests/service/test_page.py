@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from autorep import data, models
 from autorep.compiler.compile import compile_program
+from autorep.preprocessing import Preprocessing, picture_address
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 
@@ -108,19 +112,129 @@ def test_picture_from_a_file_is_classified_in_colour(browser: Chromium, tmp_path
         assert ask(browser).startswith("The answer: ")
         shown = browser.evaluate("[...document.querySelectorAll('#bars li')].map(li => li.innerText.split('\\n'))")
         keep_screenshot(browser, "colour")
-    pixels = picture.transpose(2, 0, 1)[None] / 255
-    small = np.stack([[_shrink(plane) for plane in pixels[0]]])
-    logits = program.run(small, "float")[0]
+    logits = program.run(Preprocessing((3, 32, 32)).batch(tmp_path / "picture.png"), "float")[0]
     probabilities = np.exp(logits) / np.exp(logits).sum()
     for name, value in shown:
         assert abs(float(value.split()[0]) / 100 - probabilities[int(name)]) < 0.005
 
 
-def _shrink(plane: np.ndarray) -> np.ndarray:
-    """Mean over the page's boxes, 280 to 32."""
-    edges = np.floor(np.arange(33) * 280 / 32 + 0.5).astype(int)
-    rows = np.stack([plane[a:b].mean(0) for a, b in zip(edges, edges[1:])])
-    return np.stack([rows[:, a:b].mean(1) for a, b in zip(edges, edges[1:])], axis=1)
+def choose_file(browser: Chromium, path: Path) -> None:
+    root = browser.call("DOM.getDocument")["root"]["nodeId"]
+    chooser = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    browser.call("DOM.setFileInputFiles", files=[str(path)], nodeId=chooser)
+    browser.wait_for(f"document.getElementById('status').textContent.includes('{path.name} is ready')")
+
+
+def type_character(browser: Chromium, character: str) -> None:
+    browser.evaluate(
+        f"(e => {{ e.value = '{character}'; e.dispatchEvent(new Event('input')); }})(document.getElementById('typed'))"
+    )
+
+
+def odd_pictures(folder: Path) -> list[Path]:
+    """A wide photograph, a turned one, ink on paper and ink on nothing."""
+    smooth = np.random.default_rng(5).integers(0, 256, (9, 14, 3), np.uint8)
+    photograph = Image.fromarray(smooth).resize((431, 277), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    ink = Image.new("RGBA", (200, 120), (0, 0, 0, 0))
+    ink.paste((20, 20, 60, 255), (60, 15, 85, 100))
+    paper = Image.new("L", (150, 90), 250)
+    paper.paste(10, (100, 20, 112, 80))
+    files = [folder / name for name in ("photograph.png", "turned.jpg", "ink.png", "paper.png")]
+    photograph.save(files[0])
+    photograph.save(files[1], exif=exif, quality=95)
+    ink.save(files[2])
+    paper.save(files[3])
+    return files
+
+
+@needs_browser
+def test_browser_and_python_make_the_same_pixels_of_a_picture(
+    browser: Chromium, deployment: LocalDeployment, tmp_path: Path
+) -> None:
+    browser.open(deployment.urls[0])
+    specifications = [
+        Preprocessing((3, 32, 32)),
+        Preprocessing((3, 48, 40), "picture", 56),
+        Preprocessing((1, 8, 8), "drawing"),
+    ]
+    for path in odd_pictures(tmp_path):
+        kind = "jpeg" if path.suffix == ".jpg" else "png"
+        address = f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        for spec in specifications:
+            found = browser.evaluate(
+                "(async () => { const { levels } = await import('/pixels.js');"
+                f" const image = new Image(); image.src = '{address}'; await image.decode();"
+                f" return Array.from(levels(await createImageBitmap(image), {json.dumps(spec.facts())})); }})()"
+            )
+            difference = np.abs(np.array(found).reshape(spec.shape) - spec.levels(path).astype(int))
+            limit = 3 if kind == "jpeg" else 1  # JPEG decoders may differ in the last bits
+            assert difference.max() <= limit, (path.name, spec, difference.max())
+
+
+@needs_browser
+def test_a_new_picture_takes_the_old_answer_away(
+    browser: Chromium, deployment: LocalDeployment, tmp_path: Path
+) -> None:
+    browser.open(deployment.urls[0])
+    browser.wait_for("!document.getElementById('ask').disabled")
+    type_character(browser, "7")
+    assert ask(browser).startswith("The answer")
+    assert browser.evaluate("document.querySelectorAll('#bars li').length") > 0
+    choose_file(browser, odd_pictures(tmp_path)[0])
+    assert browser.evaluate("document.querySelectorAll('#bars li').length") == 0
+    assert browser.evaluate("document.getElementById('facts').hidden && document.getElementById('seen').hidden")
+    assert not browser.evaluate("document.getElementById('preview-row').hidden")
+    keep_screenshot(browser, "before-asking")
+
+
+@needs_browser
+def test_digits_typed_drawn_and_clicked_are_recognised(browser: Chromium) -> None:
+    """The embedded digits' own network: name, classes and samples are shown, a typed 7 is a 7."""
+    dataset = data.load("digits")
+    torch.manual_seed(0)
+    model = models.create("digits_net")
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for step in range(260):
+        index = torch.randint(len(dataset.train), (64,))
+        x, y = data.training_batch(dataset, index, (0, step), slice(None))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    images = dataset.train.take(torch.arange(256)).numpy() / 255.0
+    samples = [picture_address(levels) for levels in dataset.test.take(torch.arange(4)).numpy()]
+    program = compile_program(
+        model.eval(), images, name="Handwritten digits", class_names=dataset.classes,
+        normalize=(dataset.mean, dataset.std),
+        info={"preprocessing": dataset.preprocessing.facts(), "samples": samples},
+    )  # fmt: skip
+    with LocalDeployment(program, prepare=3) as deployment:
+        browser.open(deployment.urls[0])
+        browser.wait_for("!document.getElementById('ask').disabled")
+        assert "Handwritten digits" in browser.evaluate("document.body.innerText")
+        assert "10 classes" in browser.evaluate("document.getElementById('model-classes').textContent")
+        type_character(browser, "7")
+        assert ask(browser).startswith("The answer: 7,")
+        keep_screenshot(browser, "digits")
+        browser.click("#samples button:nth-child(3)")
+        browser.wait_for("document.getElementById('status').textContent.includes('Sample 3 is ready')")
+        own = np.array(browser.evaluate(GREY.format("preview"))).reshape(8, 8)
+        ask(browser)
+        sent = np.array(browser.evaluate(GREY.format("view-own"))).reshape(8, 8)
+    assert np.array_equal(own, sent)
+    sample = Image.fromarray(dataset.test.take(torch.tensor([2]))[0, 0].numpy())
+    assert np.array_equal(sent, dataset.preprocessing.levels(sample)[0])
+
+
+@needs_browser
+def test_a_missing_token_opens_its_box(browser: Chromium, deployment: LocalDeployment) -> None:
+    browser.open(deployment.urls[0])
+    browser.wait_for("!document.getElementById('ask').disabled")
+    browser.evaluate("window.fetch = async () => new Response('{}', { status: 401 })")  # as servers with tokens do
+    type_character(browser, "7")
+    assert "paste your access token" in ask(browser)
+    assert browser.evaluate("document.getElementById('token-box').open")
 
 
 @needs_browser

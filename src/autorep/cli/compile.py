@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from autorep.modes import Differences
     from autorep.program.ir import Program
+    from autorep.training.saved import SavedModel
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Compile:
     """Every layer must fit values this many times larger than calibration shows."""
     outliers: float = 0.0
     """Share of the calibration images that may be set aside because they reach much further than the others."""
+    samples: int = 0
+    """Test images to publish with the program, for people to click on in the browser."""
     json: str | None = None
     """Also write the result as JSON to this file; - prints JSON only."""
 
@@ -76,15 +79,17 @@ class Compile:
         from autorep.program.files import program_hash, save, split
 
         saved = zoo.load(self.model)
-        pixels = _pixels(self.data or saved.info["data"], self.data_path, saved.input_shape[-1], self.images, "train")
+        data = self.data or saved.info["data"]
+        pixels = _pixels(data, self.data_path, saved.input_shape[-1], self.images, "train")
         program = compile_program(
             saved.model,
             [pixels[start : start + 64] for start in range(0, len(pixels), 64)],
-            name=Path(self.model).stem,
+            name=saved.title,
             class_names=saved.info.get("classes"),
             normalize=(saved.info["mean"], saved.info["std"]),
             margin=self.margin,
             outliers=self.outliers,
+            info=_public_facts(saved, data, self.data_path, self.samples),
         )
         save(program, self.out / "program")
         split(program, self.out)
@@ -254,6 +259,19 @@ def _pixels(data: str, path: Path | None, size: int, count: int, part: Literal["
     if count < 1:
         raise ConfigError(f"--images {count}: give at least 1")
     return images.take(torch.arange(min(count, len(images)))).float().div(255).numpy()
+
+
+def _public_facts(saved: SavedModel, data: str, path: Path | None, samples: int) -> dict[str, Any]:
+    """What clients need beside the program: how pictures are prepared, and perhaps some to try."""
+    import numpy as np
+
+    from autorep.preprocessing import picture_address
+
+    facts: dict[str, Any] = {"preprocessing": saved.preprocessing.facts()}
+    if samples:
+        pixels = _pixels(data, path, saved.input_shape[-1], samples, "test")
+        facts["samples"] = [picture_address(np.rint(image * 255).astype(np.uint8)) for image in pixels]
+    return facts
 
 
 def _comparison_text(compared: Differences) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,13 @@ import tyro
 
 from autorep.cli.output import emit, table
 from autorep.errors import ConfigError, DataError
+from autorep.preprocessing import Preprocessing, picture_files
 
 if TYPE_CHECKING:
     import numpy as np
 
     from autorep.program.ir import Program
     from autorep.service.client import Client, Prediction
-
-_IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ class Predict:
             timeout=self.timeout,
             concurrency=self.concurrency,
         ) as client:
-            names, batch = load_images(self.images, client.description.input_shape)
+            names, batch = load_images(
+                self.images, _preprocessing(client.description.info, client.description.input_shape)
+            )
             return self._ask(client, names, batch)
 
     def _run_locally(self, model: str) -> int:
@@ -131,68 +132,49 @@ class Zoo:
         return 0
 
 
-def load_images(paths: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[str], np.ndarray]:
-    """Names and a batch (N, *shape) of pixels in [0, 1] from image files, directories and .npy arrays."""
+def load_images(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[list[str], np.ndarray]:
+    """Names and a batch of pixels in [0, 1] from picture files, folders of them and .npy arrays."""
     import numpy as np
 
     names: list[str] = []
     parts: list[np.ndarray] = []
-    for path in _expand(paths):
+    files = picture_files(paths)
+    shown = _short_names(files)
+    for path, name in zip(files, shown):
         if path.suffix == ".npy":
-            array = _read_array(path, shape)
-            parts.append(array)
-            names += [f"{path.name}[{i}]" for i in range(len(array))]
+            pixels = preprocessing.batch(_read_array(path))
+            names += [f"{name}[{i}]" for i in range(len(pixels))]
         else:
-            parts.append(_read_image(path, shape)[None])
-            names.append(path.name)
-    if not parts:
+            pixels = preprocessing.batch(path)
+            names.append(name)
+        parts.append(pixels)
+    if not names:
         raise DataError(f"no images found in {', '.join(map(str, paths)) or 'an empty list'}")
     return names, np.concatenate(parts)
 
 
-def _expand(paths: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found += sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _IMAGE_SUFFIXES)
-        else:
-            found.append(path)
-    return found
+def _short_names(files: Sequence[Path]) -> list[str]:
+    """File names, with as much of the path before them as tells them apart."""
+    depth = 1
+    while len({path.parts[-depth:] for path in files}) < len(set(files)):
+        depth += 1
+    return ["/".join(path.parts[-depth:]) for path in files]
 
 
-def _read_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+def _read_array(path: Path) -> np.ndarray:
     import numpy as np
 
     try:
-        array = np.load(path, allow_pickle=False)
+        return np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a numpy array ({error})") from None
-    if array.shape == shape:
-        array = array[None]
-    if array.shape[1:] != shape:
-        raise DataError(f"{path}: array of shape {array.shape}; this program takes (N, {', '.join(map(str, shape))})")
-    return array / 255.0 if array.dtype == np.uint8 else array.astype(np.float64)
 
 
-def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """One image file, in grey or colour as the program wants, scaled to its size."""
-    import numpy as np
-
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ConfigError("reading image files needs Pillow: pip install 'autorep[serve]'") from None
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise DataError(f"{path}: this program takes arrays of shape {shape}, not images; give a .npy file")
-    try:
-        with Image.open(path) as image:
-            converted = image.convert("L" if shape[0] == 1 else "RGB")
-            if converted.size != (shape[2], shape[1]):
-                converted = converted.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(converted, np.float64) / 255.0
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read as an image ({error})") from None
-    return pixels.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
+def _preprocessing(info: Mapping[str, Any], shape: Sequence[int]) -> Preprocessing:
+    found = Preprocessing.of(info, shape)
+    if found is None:
+        raise ConfigError(f"predict: this program takes arrays of shape {tuple(shape)}, not pictures; use the Client")
+    return found
 
 
 def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
@@ -201,15 +183,22 @@ def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str]
 
     if (Path(model) / "manifest.json").exists():
         program = load_program(model)
-        return program, *load_images(paths, program.input.shape)
+        return program, *load_images(paths, _preprocessing(program.info, program.input.shape))
     from autorep.compiler.compile import compile_program
     from autorep.zoo import load as load_model
 
     saved = load_model(model)
-    names, batch = load_images(paths, saved.input_shape)
-    normalize = (saved.info["mean"], saved.info["std"])
-    classes = saved.info.get("classes")
-    return compile_program(saved.model, batch, name=model, class_names=classes, normalize=normalize), names, batch
+    preprocessing = _preprocessing(saved.info, saved.input_shape)
+    names, batch = load_images(paths, preprocessing)
+    program = compile_program(
+        saved.model,
+        batch,
+        name=model,
+        class_names=saved.info.get("classes"),
+        normalize=(saved.info["mean"], saved.info["std"]),
+        info={"preprocessing": preprocessing.facts()},
+    )
+    return program, names, batch
 
 
 def _others(answer: Prediction) -> str:

@@ -40,11 +40,11 @@ __getattr__ = lazily(
 
 
 def load(name: str, path: str | Path | None = None, image_size: int | None = None) -> Dataset:
-    """Read a data set; all but "digits" need `path`, `image_size` applies to "imagenet" only."""
+    """Read a data set; all but "digits" need `path`; `image_size` is for pictures in folders ("folder", "imagenet")."""
     read = getattr(importlib.import_module(f"autorep.data.{spec(name).module}"), name.replace("-", "_"))
     if name == "digits":
         return read()
     if path is None:
         raise ConfigError(f"data set {name!r} needs the place of its files: --data-path PATH")
     path = Path(path).expanduser()
-    return read(path, image_size or spec(name).image_size) if name == "imagenet" else read(path)
+    return read(path, image_size or spec(name).image_size) if name in ("folder", "imagenet") else read(path)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autorep.data.arrays import read_parts
 from autorep.data.dataset import Dataset, TensorImages, known
 from autorep.errors import DataError
 
@@ -39,7 +40,7 @@ def cifar100(path: Path) -> Dataset:
 
 def _cifar(path: Path, classes: int) -> Dataset:
     if path.suffix == ".npz":
-        train, test = _read_npz(path, classes)
+        train, test, _ = read_parts(path, 32)
     else:
         files = _open_files(path, classes)
         train, test = (_join([_read_part(files, part, classes, path) for part in parts]) for parts in _PARTS[classes])
@@ -127,27 +128,3 @@ def _read_binary(data: bytes, where: str, classes: int) -> tuple[np.ndarray, np.
 def _join(parts: list[tuple[np.ndarray, np.ndarray]]) -> TensorImages:
     pixels = np.concatenate([p for p, _ in parts]).reshape(-1, 3, 32, 32)
     return TensorImages(torch.from_numpy(pixels), torch.from_numpy(np.concatenate([y for _, y in parts])))
-
-
-def _read_npz(path: Path, classes: int) -> tuple[TensorImages, TensorImages]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; expected {_EXPECTED[classes]}")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npz file ({error})") from None
-    missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
-    if missing:
-        raise DataError(f"{path}: no array {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")
-    return _npz_part(arrays, "train", path), _npz_part(arrays, "test", path)
-
-
-def _npz_part(arrays: dict[str, np.ndarray], part: str, path: Path) -> TensorImages:
-    images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"].reshape(-1)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] not in ((32, 32, 3), (3, 32, 32)):
-        found = f"{images.dtype} {images.shape}"
-        raise DataError(f"{path}: x_{part} is {found}; expected uint8 (N, 32, 32, 3) or (N, 3, 32, 32)")
-    if images.shape[-1] == 3:
-        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    return TensorImages(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from autorep.data.specs import spec
 from autorep.errors import ConfigError, DataError
+from autorep.preprocessing import Preprocessing
 
 
 class Images(Protocol):
@@ -72,6 +73,7 @@ class Dataset:
         mean, std: per channel, of pixels scaled to [0, 1].
         pad: pixels that a random crop may shift an image by.
         flip: whether mirrored images are still valid images.
+        kind, shorter: how a picture becomes such an image (see `autorep.preprocessing`).
     """
 
     name: str
@@ -82,6 +84,13 @@ class Dataset:
     std: tuple[float, ...]
     pad: int
     flip: bool
+    kind: Literal["picture", "drawing"] = "picture"
+    shorter: int = 0
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How a picture becomes an image of this data set."""
+        return Preprocessing(self.shape, self.kind, self.shorter)
 
     @property
     def channels(self) -> int:
@@ -108,4 +117,6 @@ class Dataset:
 def known(name: str, train: Images, test: Images, classes: tuple[str, ...] | None = None) -> Dataset:
     """A data set of the table in `specs`; `classes` where its files say them."""
     facts = spec(name)
-    return Dataset(name, train, test, classes or facts.classes, facts.mean, facts.std, facts.pad, facts.flip)
+    return Dataset(
+        name, train, test, classes or facts.classes, facts.mean, facts.std, facts.pad, facts.flip, facts.kind
+    )

@@ -1,50 +1,30 @@
-"""Image folders: Tiny-ImageNet-200 (kept in memory) and ImageNet-style trees (decoded when asked for). Needs Pillow."""
+"""Folders of pictures: anybody's own, Tiny-ImageNet-200 (both in memory), ImageNet (decoded when asked for)."""
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from autorep.data.dataset import Dataset, TensorImages, known
-from autorep.errors import ConfigError, DataError
+from autorep.errors import DataError
+from autorep.preprocessing import SUFFIXES, Preprocessing
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 _THREADS = 8
 
 
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ConfigError("image folders need Pillow: pip install pillow") from None
-    return Image
-
-
-def _decode(path: Path, side: int) -> np.ndarray:
-    """One image as uint8 (3, side, side): shorter edge scaled to side·8/7, centre cut out."""
-    image_module = _pillow()
-    try:
-        with image_module.open(path) as opened:
-            image = opened.convert("RGB")
-    except OSError as error:
-        raise DataError(f"{path}: not a readable image ({error})") from None
-    if image.size != (side, side):
-        scale = (side * 8 / 7) / min(image.size)
-        size = tuple(max(side, round(edge * scale)) for edge in image.size)
-        image = image.resize(size, image_module.Resampling.BILINEAR)
-        left, top = (size[0] - side) // 2, (size[1] - side) // 2
-        image = image.crop((left, top, left + side, top + side))
-    return np.asarray(image).transpose(2, 0, 1)
-
-
-def _decode_all(paths: list[Path], side: int) -> torch.Tensor:
+def _decode_all(paths: list[Path], preprocessing: Preprocessing) -> torch.Tensor:
+    """Pictures as uint8 (N, 3, side, side), read by several threads."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return torch.from_numpy(np.stack(list(pool.map(lambda path: _decode(path, side), paths))))
+        return torch.from_numpy(np.stack(list(pool.map(preprocessing.levels, paths))))
+
+
+def _cut(side: int, shorter: int = 0) -> Preprocessing:
+    return Preprocessing((3, side, side), "picture", shorter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,47 +33,90 @@ class FolderImages:
 
     files: list[Path] = field(repr=False)
     labels: torch.Tensor = field(repr=False)
-    side: int
+    preprocessing: Preprocessing
 
     def __len__(self) -> int:
         return len(self.files)
 
     def take(self, index: torch.Tensor) -> torch.Tensor:
-        return _decode_all([self.files[i] for i in index.tolist()], self.side)
+        return _decode_all([self.files[i] for i in index.tolist()], self.preprocessing)
+
+    def part(self, index: torch.Tensor) -> FolderImages:
+        """Some of them."""
+        return FolderImages([self.files[i] for i in index.tolist()], self.labels[index], self.preprocessing)
 
 
 def tiny_imagenet(path: Path) -> Dataset:
     """Tiny-ImageNet-200: 200 classes at 64×64; the published validation part serves as test part."""
-    train, classes = _class_tree(path / "train", 64)
+    train, classes = _class_tree(path / "train", _cut(64))
     notes = path / "val" / "val_annotations.txt"
     if notes.is_file():
         test = _annotated(path / "val" / "images", notes, classes)
     else:
-        test, test_classes = _class_tree(path / "val", 64)
+        test, test_classes = _class_tree(path / "val", _cut(64))
         _same_classes(classes, test_classes, path)
-    parts = [TensorImages(_decode_all(part.files, 64), part.labels) for part in (train, test)]
+    parts = [TensorImages(_decode_all(part.files, _cut(64)), part.labels) for part in (train, test)]
     return known("tiny-imagenet", parts[0], parts[1], classes)
 
 
 def imagenet(path: Path, side: int) -> Dataset:
     """An ImageNet-style tree, train/<class>/* and val/<class>/*; images are decoded batch by batch."""
-    train, classes = _class_tree(path / "train", side)
-    test, test_classes = _class_tree(path / "val", side)
+    shorter = round(side * 8 / 7)
+    train, classes = _class_tree(path / "train", _cut(side, shorter))
+    test, test_classes = _class_tree(path / "val", _cut(side, shorter))
     _same_classes(classes, test_classes, path)
-    return replace(known("imagenet", train, test, classes), pad=side // 8)
+    return replace(known("imagenet", train, test, classes), pad=side // 8, shorter=shorter)
 
 
-def _class_tree(folder: Path, side: int) -> tuple[FolderImages, tuple[str, ...]]:
+def folder(path: Path, side: int) -> Dataset:
+    """Anybody's pictures, one sub-folder a class, as colour images of `side`×`side`.
+
+    With `train/` and `val/` (or `test/`) inside, those are the two parts. Otherwise every fifth picture, chosen by a
+    hash of its name, is set apart for testing: the choice stays the same when pictures are added.
+    """
+    cut = _cut(side)
+    if (path / "train").is_dir():
+        train, classes = _class_tree(path / "train", cut)
+        other = next((path / name for name in ("val", "test") if (path / name).is_dir()), path / "val")
+        test, test_classes = _class_tree(other, cut)
+        _same_classes(classes, test_classes, path)
+    else:
+        everything, classes = _class_tree(path, cut)
+        chosen = torch.tensor([_for_testing(file.relative_to(path)) for file in everything.files])
+        if chosen.all() or not chosen.any():
+            raise DataError(f"{path}: {len(everything)} pictures are too few to split; put them into train/ and val/")
+        train, test = (everything.part(rows.nonzero()[:, 0]) for rows in (~chosen, chosen))
+    held = TensorImages(_decode_all(train.files, cut), train.labels)
+    measured = TensorImages(_decode_all(test.files, cut), test.labels)
+    mean, std = moments(held.images)
+    return Dataset("folder", held, measured, classes, mean, std, pad=max(1, side // 8), flip=True)
+
+
+def _for_testing(name: Path) -> bool:
+    return hashlib.sha256(name.as_posix().encode()).digest()[0] % 5 == 0
+
+
+def moments(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of every channel, pixels in [0, 1]."""
+    levels = torch.stack([torch.bincount(images[:, c].flatten(), minlength=256) for c in range(images.shape[1])])
+    share = levels.double() / levels.sum(1, keepdim=True)
+    value = torch.arange(256, dtype=torch.float64) / 255
+    mean = (share * value).sum(1)
+    std = ((share * value**2).sum(1) - mean**2).clamp_min(1e-4).sqrt()
+    return tuple(round(float(v), 4) for v in mean), tuple(round(float(v), 4) for v in std)
+
+
+def _class_tree(folder: Path, cut: Preprocessing) -> tuple[FolderImages, tuple[str, ...]]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected one sub-folder of images per class in it")
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    files = [[p for p in sorted((folder / name).rglob("*")) if p.suffix.lower() in _SUFFIXES] for name in classes]
+    files = [[p for p in sorted((folder / name).rglob("*")) if p.suffix.lower() in SUFFIXES] for name in classes]
     empty = [name for name, found in zip(classes, files) if not found]
     if not classes or empty:
         what = f"no image in class {', '.join(empty[:4])}" if empty else "no class folder"
-        raise DataError(f"{folder}: {what}; expected images ({', '.join(sorted(_SUFFIXES))}) in one folder per class")
+        raise DataError(f"{folder}: {what}; expected images ({', '.join(sorted(SUFFIXES))}) in one folder per class")
     labels = torch.tensor([label for label, found in enumerate(files) for _ in found])
-    return FolderImages([p for found in files for p in found], labels, side), tuple(classes)
+    return FolderImages([p for found in files for p in found], labels, cut), tuple(classes)
 
 
 def _annotated(folder: Path, notes: Path, classes: tuple[str, ...]) -> FolderImages:
@@ -105,7 +128,7 @@ def _annotated(folder: Path, notes: Path, classes: tuple[str, ...]) -> FolderIma
     missing = [row[0] for row in rows if not (folder / row[0]).is_file()]
     if missing:
         raise DataError(f"{folder}: {len(missing)} listed images are missing, the first is {missing[0]}")
-    return FolderImages([folder / row[0] for row in rows], torch.tensor([number[row[1]] for row in rows]), 64)
+    return FolderImages([folder / row[0] for row in rows], torch.tensor([number[row[1]] for row in rows]), _cut(64))
 
 
 def _same_classes(train: tuple[str, ...], test: tuple[str, ...], path: Path) -> None:

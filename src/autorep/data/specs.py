@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from autorep.errors import ConfigError
 from autorep.settings import nearest
@@ -26,10 +27,11 @@ class DataSpec:
     Attributes:
         module: of this package; its function of the data set's name (- as _) reads it.
         image_size: rows and columns of an image.
-        mean, std: per channel, of pixels scaled to [0, 1].
+        mean, std: per channel, of pixels scaled to [0, 1]; empty where they are measured when the files are read.
         pad: pixels that a random crop may shift an image by.
         flip: whether mirrored images are still valid images.
         classes: their names in label order; empty where the files say them.
+        kind: whether a picture becomes such an image as a photograph or as a drawing (see `autorep.preprocessing`).
     """
 
     title: str
@@ -40,10 +42,13 @@ class DataSpec:
     pad: int
     flip: bool = True
     classes: tuple[str, ...] = ()
+    kind: Literal["picture", "drawing"] = "picture"
 
 
 DATA_SETS: dict[str, DataSpec] = {
-    "digits": DataSpec("digits", "digits", 8, (0.3053,), (0.3760,), 1, False, tuple("0123456789")),
+    "digits": DataSpec("digits", "digits", 8, (0.3053,), (0.3760,), 1, False, tuple("0123456789"), "drawing"),
+    "folder": DataSpec("own pictures", "folders", 64, (), (), 8),
+    "npz": DataSpec("own arrays", "arrays", 32, (), (), 4, False),
     "cifar10": DataSpec(
         "CIFAR-10", "cifar", 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), 4, classes=(*_CIFAR10.split(),)
     ),

@@ -32,7 +32,7 @@ from autorep.service.queries import Answer, QueryFailure
 from autorep.service.session import Session
 from autorep.service.shares import CONTENT_TYPE, QUERY_ID, body_bytes, read_body, write_body
 
-_PAGE_FILES = {"": "index.html", "page.css": "page.css", "page.js": "page.js", "shares.js": "shares.js"}
+_PAGE_FILES = {"": "index.html", **{name: name for name in ("page.css", "page.js", "pixels.js", "shares.js")}}
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
 _BODY_SECONDS = 30.0
 _EXPOSED = ("Retry-After", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds", "Autorep-Offline-Bytes")

@@ -23,6 +23,7 @@ import httpx
 import numpy as np
 
 from autorep.errors import ConfigError, HandshakeError, ProtocolError
+from autorep.preprocessing import Preprocessing, checked_numbers
 from autorep.service.shares import CONTENT_TYPE, join, new_query_id, split
 
 T = TypeVar("T")
@@ -73,6 +74,17 @@ class Description:
     def output_limit(self) -> float:
         """The largest |logit| the program's widths allow."""
         return float(self.info.get("output_limit") or np.inf)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How a picture becomes the input; None where the program does not take pictures."""
+        return Preprocessing.of(self.info, self.input_shape)
+
+    def pixels(self, images: Any) -> np.ndarray:
+        """Images of any accepted form as a batch (N, *input shape) of numbers the program takes."""
+        if self.preprocessing is not None:
+            return self.preprocessing.batch(images)
+        return checked_numbers(np.asarray(images), self.input_shape)
 
     def class_name(self, index: int) -> str:
         """The model owner's name of a class, or its number."""
@@ -141,19 +153,15 @@ class Client:
             self._description = self._wait(self._describe())
         return self._description
 
-    def predict(self, images: np.ndarray, *, top: int = 3, progress: bool = False) -> list[Prediction]:
-        """Classify a batch (N, *input shape) of images with pixels in [0, 1]."""
-        description = self.description
-        images = np.asarray(images, np.float64)
-        if images.shape[1:] != description.input_shape:
-            raise ConfigError(
-                f"images have shape {images.shape}; this program takes batches of {description.input_shape}"
-            )
-        if not np.isfinite(images).all():
-            raise ConfigError("images contain infinities or NaN; give real pixel values")
-        return self._wait(self._predict(images, description, top, progress))
+    def predict(self, images: Any, *, top: int = 3, progress: bool = False) -> list[Prediction]:
+        """Classify pictures: paths or Pillow images, or an array (N, *input shape) of uint8 levels or floats in [0, 1].
 
-    def logits(self, images: np.ndarray, *, progress: bool = False) -> np.ndarray:
+        Pictures are prepared as the model's owner says (`Description.preprocessing`).
+        """
+        description = self.description
+        return self._wait(self._predict(description.pixels(images), description, top, progress))
+
+    def logits(self, images: Any, *, progress: bool = False) -> np.ndarray:
         """The network's output for a batch (N, classes)."""
         return np.stack([answer.logits for answer in self.predict(images, progress=progress)])
 

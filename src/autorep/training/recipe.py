@@ -367,6 +367,7 @@ def _describe(trainer: Trainer, result: dict[str, Any]) -> dict[str, Any]:
         "classes": list(dataset.classes),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
+        "preprocessing": dataset.preprocessing.facts(),
         "result": {key: value for key, value in result.items() if key != "event"},
     }
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from autorep import models
 from autorep.errors import CheckpointError
+from autorep.preprocessing import Preprocessing
 from autorep.replacement import MaskedActivation, Replacement, attach, replace_activations_
 from autorep.training.runs import load_tensors, save_tensors
 
@@ -39,6 +40,20 @@ class SavedModel:
     def input_shape(self) -> tuple[int, int, int]:
         channels, height, width = self.info["input_shape"]
         return channels, height, width
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How a picture becomes this model's input."""
+        found = Preprocessing.of(self.info, self.input_shape)
+        if found is None:
+            raise CheckpointError(f"{self.title}: this model's description does not say how pictures are prepared")
+        return found
+
+    @property
+    def title(self) -> str:
+        """A name for people: network, data set, ReLUs kept."""
+        title = f"{self.info['model']} on {self.info['data']}"
+        return title if self.replacement is None else f"{title}, {self.replacement.count():,} ReLUs kept"
 
 
 def save_model(path: str | Path, model: nn.Module, info: dict[str, Any]) -> None:

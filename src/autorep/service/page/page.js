@@ -1,5 +1,6 @@
 // The page: draw or pick an image, ask both servers, show the answer.
 
+import { describe, levels, specification } from "./pixels.js";
 import { join, newQueryId, softmax, split } from "./shares.js";
 
 const $ = (id) => document.getElementById(id);
@@ -8,7 +9,8 @@ const pen = board.getContext("2d", { willReadFrequently: true });
 let servers = [];
 let programs = [];
 let program = null;
-let touched = false;
+let recipe = null; // how a picture becomes the program's input
+let picture = null; // what to ask about: the board after drawing, or a picture
 
 async function start() {
   try {
@@ -39,20 +41,54 @@ async function start() {
 
 function choose(entry) {
   program = entry;
-  const [channels, height, width] = entry.input.shape;
-  const drawable = channels === 1;
+  recipe = specification(entry);
+  const drawable = recipe.shape[0] === 1;
+  const names = entry.info.class_names || [];
+  $("model-name").textContent = entry.info.name || entry.program.slice(0, 12);
+  $("model-classes").textContent = names.length
+    ? `It tells ${names.length} classes apart: ${names.slice(0, 12).join(", ")}${names.length > 12 ? ", …" : ""}.`
+    : "";
   $("type-row").hidden = !drawable;
   $("hint").textContent = drawable
-    ? `Draw with finger or mouse, type a character, or choose a file. The model sees ${width}×${height} grey pixels.`
-    : `Choose a picture. The model sees ${width}×${height} pixels in colour.`;
+    ? "Draw with finger or mouse, type a character, choose a file, or click a sample."
+    : "Choose a picture file, or click a sample.";
+  $("steps").textContent = describe(recipe);
   board.style.cursor = drawable ? "crosshair" : "default";
+  showSamples(entry.info.samples || []);
   clear();
+}
+
+/** Pictures that the model's owner published with it. */
+function showSamples(samples) {
+  $("samples").hidden = !samples.length;
+  $("samples").replaceChildren(
+    ...samples.map((source, number) => {
+      const button = document.createElement("button");
+      const image = new Image();
+      image.src = source;
+      image.alt = `Sample ${number + 1}`;
+      button.type = "button";
+      button.className = "sample";
+      button.append(image);
+      button.addEventListener("click", async () => usePicture(await createImageBitmap(image), image.alt));
+      return button;
+    }),
+  );
 }
 
 function clear() {
   pen.fillStyle = "#000";
   pen.fillRect(0, 0, board.width, board.height);
-  touched = false;
+  picture = null;
+  changed();
+}
+
+/** Whatever was answered belongs to another image now. */
+function changed() {
+  $("bars").replaceChildren();
+  $("facts").hidden = $("seen").hidden = true;
+  $("preview-row").hidden = picture === null;
+  if (picture !== null) paint($("preview"), recipe.shape, levels(picture, recipe));
 }
 
 // ---------------------------------------------------------------- input
@@ -65,8 +101,9 @@ function position(event) {
 }
 
 board.addEventListener("pointerdown", (event) => {
-  if (!program || program.input.shape[0] !== 1) return;
+  if (!recipe || recipe.shape[0] !== 1) return;
   board.setPointerCapture(event.pointerId);
+  if (picture !== board) clear();
   last = position(event);
   stroke(last, last);
 });
@@ -76,7 +113,12 @@ board.addEventListener("pointermove", (event) => {
   stroke(last, next);
   last = next;
 });
-for (const name of ["pointerup", "pointercancel"]) board.addEventListener(name, () => (last = null));
+for (const name of ["pointerup", "pointercancel"]) {
+  board.addEventListener(name, () => {
+    if (last) drawn();
+    last = null;
+  });
+}
 
 function stroke(from, to) {
   pen.strokeStyle = "#fff";
@@ -86,7 +128,14 @@ function stroke(from, to) {
   pen.moveTo(...from);
   pen.lineTo(...to);
   pen.stroke();
-  touched = true;
+  picture = board;
+}
+
+/** The board itself is the picture now. */
+function drawn() {
+  picture = board;
+  changed();
+  say("Ready to ask.");
 }
 
 $("clear").addEventListener("click", () => {
@@ -97,92 +146,52 @@ $("clear").addEventListener("click", () => {
 
 $("typed").addEventListener("input", () => {
   clear();
-  const text = $("typed").value;
-  if (!text.trim()) return;
-  pen.fillStyle = "#fff";
+  const character = $("typed").value;
+  if (!character.trim()) return;
+  pen.fillStyle = pen.strokeStyle = "#fff";
   pen.font = `bold ${board.height * 0.9}px sans-serif`;
   pen.textAlign = "center";
   pen.textBaseline = "middle";
-  pen.fillText(text, board.width / 2, board.height * 0.54);
-  touched = true;
+  pen.lineWidth = board.height / 35; // print is thinner than handwriting
+  pen.lineJoin = "round";
+  pen.fillText(character, board.width / 2, board.height * 0.54);
+  pen.strokeText(character, board.width / 2, board.height * 0.54);
+  drawn();
 });
 
 $("file").addEventListener("change", async () => {
   const file = $("file").files[0];
   if (!file) return;
   try {
-    const image = await createImageBitmap(file);
-    const side = Math.min(image.width, image.height);
-    clear();
-    pen.drawImage(image, (image.width - side) / 2, (image.height - side) / 2, side, side, 0, 0, board.width, board.height);
-    touched = true;
-    say(`${file.name} is ready.`);
+    usePicture(await createImageBitmap(file), file.name);
   } catch {
     say(`${file.name} is not an image this browser can read.`, true);
   }
   $("file").value = "";
 });
 
-/** The board as the model's input: planes of pixels in [0, 1], channel first. */
-function pixels() {
-  const [channels, height, width] = program.input.shape;
-  const source = channels === 1 ? drawingBox() : { x: 0, y: 0, width: board.width, height: board.height };
-  const data = pen.getImageData(0, 0, board.width, board.height).data;
-  const values = new Float64Array(channels * height * width);
-  for (let row = 0; row < height; row++) {
-    for (let column = 0; column < width; column++) {
-      const sums = averages(data, source, row / height, (row + 1) / height, column / width, (column + 1) / width);
-      const place = row * width + column;
-      if (channels === 1) values[place] = (sums[0] + sums[1] + sums[2]) / 3;
-      else for (let c = 0; c < 3; c++) values[c * height * width + place] = sums[c];
-    }
-  }
-  return values;
-}
-
-/** Mean colour of a part of the source box; outside the board is black. */
-function averages(data, source, top, bottom, left, right) {
-  const sums = [0, 0, 0];
-  const y0 = Math.round(source.y + top * source.height);
-  const y1 = Math.max(y0 + 1, Math.round(source.y + bottom * source.height));
-  const x0 = Math.round(source.x + left * source.width);
-  const x1 = Math.max(x0 + 1, Math.round(source.x + right * source.width));
-  for (let y = Math.max(0, y0); y < Math.min(board.height, y1); y++) {
-    for (let x = Math.max(0, x0); x < Math.min(board.width, x1); x++) {
-      for (let c = 0; c < 3; c++) sums[c] += data[4 * (y * board.width + x) + c];
-    }
-  }
-  return sums.map((sum) => sum / ((y1 - y0) * (x1 - x0) * 255));
-}
-
-/** A box of the model's aspect around what was drawn, as the training images were cropped. */
-function drawingBox() {
-  const data = pen.getImageData(0, 0, board.width, board.height).data;
-  let [left, right, top, bottom] = [board.width, 0, board.height, 0];
-  for (let y = 0; y < board.height; y++) {
-    for (let x = 0; x < board.width; x++) {
-      if (data[4 * (y * board.width + x)] < 40) continue;
-      left = Math.min(left, x);
-      right = Math.max(right, x + 1);
-      top = Math.min(top, y);
-      bottom = Math.max(bottom, y + 1);
-    }
-  }
-  if (left >= right) return { x: 0, y: 0, width: board.width, height: board.height };
-  const side = Math.max(right - left, bottom - top);
-  return { x: (left + right - side) / 2, y: (top + bottom - side) / 2, width: side, height: side };
+/** Show a picture on the board and ask about it next. */
+function usePicture(image, name) {
+  clear();
+  const { width, height } = image;
+  const step = Math.min(board.width / width, board.height / height);
+  pen.imageSmoothingEnabled = step < 4; // few pixels are shown as squares
+  pen.drawImage(image, (board.width - step * width) / 2, (board.height - step * height) / 2, step * width, step * height);
+  picture = image;
+  changed();
+  say(`${name} is ready.`);
 }
 
 // ---------------------------------------------------------------- the question
 
 $("ask").addEventListener("click", async () => {
-  if (!touched) {
+  if (picture === null) {
     say("Draw or choose an image first.", true);
     return;
   }
   $("ask").disabled = true;
   try {
-    await ask(pixels());
+    await ask(Float64Array.from(levels(picture, recipe), (level) => level / 255));
   } catch (error) {
     say(error.message, true);
   }
@@ -219,10 +228,22 @@ async function post(url, share, signal) {
   const response = await fetch(url, { method: "POST", body: share, headers, signal });
   if (response.ok) return { headers: response.headers, body: await response.arrayBuffer() };
   const refusal = await response.json().catch(() => ({ message: `status ${response.status}` }));
+  if (response.status === 401) throw needsToken(Boolean(token));
   const error = new Error(`${new URL(url).host}: ${refusal.message}`);
   error.retry = refusal.retry_with_new_masks;
   error.seconds = Number(response.headers.get("Retry-After")) || 0;
   throw error;
+}
+
+/** Open the box where the token goes, and say so. */
+function needsToken(given) {
+  $("token-box").open = true;
+  $("token").focus();
+  return new Error(
+    given
+      ? "The servers do not know this token. Check it, or ask the operator for a new one."
+      : "The servers answer only clients they know: paste your access token below and ask again.",
+  );
 }
 
 async function getJson(url) {
@@ -284,20 +305,19 @@ function text(kind, content) {
 }
 
 function showViews(values, shares) {
-  paint($("view-own"), (i) => 255 * values[i]);
-  shares.forEach((share, party) => paint($(`view-${party}`), (i) => Number(share[i] >> 56n)));
+  paint($("view-own"), program.input.shape, values.map((value) => 255 * value));
+  shares.forEach((share, party) => paint($(`view-${party}`), program.input.shape, Array.from(share, (word) => Number(word >> 56n))));
   $("seen").hidden = false;
 }
 
 /** Paint one plane (grey) or three (colour) of numbers 0 to 255. */
-function paint(canvas, value) {
-  const [channels, height, width] = program.input.shape;
+function paint(canvas, [channels, height, width], values) {
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   for (let i = 0; i < width * height; i++) {
-    for (let c = 0; c < 3; c++) image.data[4 * i + c] = value(channels === 3 ? c * width * height + i : i);
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = values[channels === 3 ? c * width * height + i : i];
     image.data[4 * i + 3] = 255;
   }
   context.putImageData(image, 0, 0);
