@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from autorep import data
 from autorep.data.augment import crop_flip, draw_shifts, epoch_order, generator
@@ -215,3 +216,56 @@ def test_digits_are_never_mirrored():
     batch, _ = data.training_batch(digits, index, (1, 1), slice(0, 64))
     candidates = torch.stack([data.normalise(s, digits) for s in shifted])
     assert (candidates == batch).flatten(2).all(2).any(0).all()
+
+
+def write_pictures(folder, classes, count, size=(40, 30)):
+    for label, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.random.default_rng(100 * label + number).integers(0, 256, (*size, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+def test_a_folder_of_own_pictures_is_split_by_name_and_stays_split_when_it_grows(tmp_path):
+    write_pictures(tmp_path, ("cat", "dog"), 12)
+    before = data.load("folder", tmp_path, 16)
+    assert before.classes == ("cat", "dog")
+    assert before.shape == (3, 16, 16)
+    assert len(before.train) + len(before.test) == 24
+    assert len(before.test) > 0
+    write_pictures(tmp_path, ("emu",), 12)
+    after = data.load("folder", tmp_path, 16)
+    assert len(after.train) > len(before.train)
+    assert torch.equal(after.test.images[: len(before.test)], before.test.images)
+    pixels = after.train.images.double() / 255
+    assert torch.allclose(torch.tensor(after.mean), pixels.mean((0, 2, 3)).float(), atol=1e-4)
+    assert torch.allclose(torch.tensor(after.std), pixels.std((0, 2, 3), correction=0).float(), atol=1e-4)
+
+
+def test_folders_named_train_and_val_are_taken_as_they_are(tmp_path):
+    write_pictures(tmp_path / "train", ("a", "b"), 3)
+    write_pictures(tmp_path / "val", ("a", "b"), 2)
+    dataset = data.load("folder", tmp_path, 8)
+    assert (len(dataset.train), len(dataset.test)) == (6, 4)
+    lone = tmp_path / "lone"
+    write_pictures(lone, ("a",), 1)
+    with pytest.raises(DataError, match="too few to split"):
+        data.load("folder", lone, 8)
+
+
+def test_own_arrays_grey_or_colour_with_or_without_names(tmp_path):
+    draw = np.random.default_rng(0)
+    grey, labels = draw.integers(0, 256, (6, 9, 9), np.uint8), np.array([0, 1, 2, 0, 1, 2])
+    np.savez(
+        tmp_path / "own.npz", x_train=grey, y_train=labels, x_test=grey[:2], y_test=labels[:2], classes=list("xyz")
+    )
+    dataset = data.load("npz", tmp_path / "own.npz")
+    assert (dataset.shape, dataset.classes) == ((1, 9, 9), ("x", "y", "z"))
+    colour = draw.integers(0, 256, (6, 9, 9, 3), np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=colour, y_train=labels, x_test=colour, y_test=labels)
+    dataset = data.load("npz", tmp_path / "own.npz")
+    assert (dataset.shape, dataset.classes) == ((3, 9, 9), ("0", "1", "2"))
+    assert np.array_equal(dataset.train.images[0], colour[0].transpose(2, 0, 1))
+    np.savez(tmp_path / "own.npz", x_train=colour, y_train=labels[:3], x_test=colour, y_test=labels)
+    with pytest.raises(DataError, match="y_train must hold 6 whole numbers"):
+        data.load("npz", tmp_path / "own.npz")
