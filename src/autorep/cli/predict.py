@@ -12,7 +12,7 @@ import tyro
 
 from autorep.cli.output import emit, table
 from autorep.errors import ConfigError, DataError
-from autorep.preprocessing import Preprocessing, picture_files
+from autorep.preprocessing import Preprocessing, checked_numbers, checked_pixels, picture_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,9 +66,8 @@ class Predict:
             timeout=self.timeout,
             concurrency=self.concurrency,
         ) as client:
-            names, batch = load_images(
-                self.images, _preprocessing(client.description.info, client.description.input_shape)
-            )
+            described = client.description
+            names, batch = load_images(self.images, described.input_shape, described.info)
             return self._ask(client, names, batch)
 
     def _run_locally(self, model: str) -> int:
@@ -132,25 +131,36 @@ class Zoo:
         return 0
 
 
-def load_images(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[list[str], np.ndarray]:
-    """Names and a batch of pixels in [0, 1] from picture files, folders of them and .npy arrays."""
+def load_images(
+    paths: Sequence[Path], shape: Sequence[int], info: Mapping[str, Any] | None = None
+) -> tuple[list[str], np.ndarray]:
+    """Names and a batch (N, *shape) from picture files, folders of them and .npy arrays, prepared as `info` says.
+
+    Where the model's owner says nothing, pictures and uint8 arrays become pixels in [0, 1], others stay as they are.
+    """
     import numpy as np
 
     names: list[str] = []
     parts: list[np.ndarray] = []
     files = picture_files(paths)
-    shown = _short_names(files)
-    for path, name in zip(files, shown):
-        if path.suffix == ".npy":
-            pixels = preprocessing.batch(_read_array(path))
-            names += [f"{name}[{i}]" for i in range(len(pixels))]
-        else:
-            pixels = preprocessing.batch(path)
-            names.append(name)
+    for path, name in zip(files, _short_names(files)):
+        try:
+            pixels = _read(path, shape, Preprocessing.of(info or {}, shape))
+        except ConfigError as error:
+            raise DataError(f"{path}: {error}") from None
+        names += [name] if path.suffix != ".npy" else [f"{name}[{i}]" for i in range(len(pixels))]
         parts.append(pixels)
     if not names:
         raise DataError(f"no images found in {', '.join(map(str, paths)) or 'an empty list'}")
     return names, np.concatenate(parts)
+
+
+def _read(path: Path, shape: Sequence[int], stated: Preprocessing | None) -> np.ndarray:
+    if path.suffix != ".npy":
+        channels, height, width = shape if len(shape) == 3 else (0, 0, 0)
+        return (stated or Preprocessing((channels, height, width))).batch(path)
+    array = _read_array(path)
+    return checked_pixels(array, shape) if stated or array.dtype.kind == "u" else checked_numbers(array, shape)
 
 
 def _short_names(files: Sequence[Path]) -> list[str]:
@@ -170,33 +180,25 @@ def _read_array(path: Path) -> np.ndarray:
         raise DataError(f"{path}: cannot be read as a numpy array ({error})") from None
 
 
-def _preprocessing(info: Mapping[str, Any], shape: Sequence[int]) -> Preprocessing:
-    found = Preprocessing.of(info, shape)
-    if found is None:
-        raise ConfigError(f"predict: this program takes arrays of shape {tuple(shape)}, not pictures; use the Client")
-    return found
-
-
 def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
     """The program to run here, and the images to run it on."""
     from autorep.program.files import load as load_program
 
     if (Path(model) / "manifest.json").exists():
         program = load_program(model)
-        return program, *load_images(paths, _preprocessing(program.info, program.input.shape))
+        return program, *load_images(paths, program.input.shape, program.info)
     from autorep.compiler.compile import compile_program
     from autorep.zoo import load as load_model
 
     saved = load_model(model)
-    preprocessing = _preprocessing(saved.info, saved.input_shape)
-    names, batch = load_images(paths, preprocessing)
+    names, batch = load_images(paths, saved.input_shape, saved.info)
     program = compile_program(
         saved.model,
         batch,
         name=model,
         class_names=saved.info.get("classes"),
         normalize=(saved.info["mean"], saved.info["std"]),
-        info={"preprocessing": preprocessing.facts()},
+        info={"preprocessing": saved.preprocessing.facts()},
     )
     return program, names, batch
 
