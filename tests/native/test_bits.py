@@ -44,6 +44,15 @@ def test_open_packed_adds_modulo_two_to_the_bits(level: str, n: int, bits: int, 
     assert [int(v) for v in opened] == [(int(a) + int(b)) % 2**bits for a, b in zip(own, peer)]
 
 
+@pytest.mark.parametrize("bits", range(1, 65))
+def test_every_width_packs_and_opens_long_arrays(level: str, bits: int) -> None:
+    x, mask = words(bits, 203), np.uint64(2**bits - 1)
+    packed = _native.pack(x, bits)
+    assert packed.tobytes() == packed_by_integers(x, bits)
+    assert np.array_equal(_native.unpack(packed, x.size, bits), x & mask)
+    assert np.array_equal(_native.open_packed(x, packed, bits), (x + x) & mask)
+
+
 def test_packing_gives_the_same_bytes_on_two_threads(level: str) -> None:
     x = words(3, 400_001)
     one = _native.pack(x, 44)

@@ -13,6 +13,7 @@ constexpr i64 kGroup = 64;  // words that end on a byte boundary whatever their 
 const BitOps& bit_ops() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return bit_ops_avx512();
+    if (simd_level() == Simd::avx2) return bit_ops_avx2();
 #endif
     return bit_ops_portable();
 }

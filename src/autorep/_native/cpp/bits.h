@@ -15,6 +15,7 @@ struct BitOps {
 };
 
 const BitOps& bit_ops_portable();
+const BitOps& bit_ops_avx2();
 const BitOps& bit_ops_avx512();
 
 }  // namespace autorep
