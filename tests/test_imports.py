@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,17 @@ def test_imports_point_the_allowed_way(path: Path) -> None:
         assert package in ALLOWED[here], f"{here} may not import {name}"
         narrower = NARROWER.get((here, package))
         assert narrower is None or not rest or rest[0] in narrower, f"{here} may not import {name}"
+
+
+def test_the_document_has_the_same_table() -> None:
+    text = (ROOT.parents[1] / "docs" / "reading-order.md").read_text(encoding="utf-8")
+    documented = {}
+    for line in text[text.index("| may import |") :].splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        packages, imports = (set(re.findall(r"`(\w+)`", cell)) for cell in line.strip("|").split("|"))
+        documented |= dict.fromkeys(packages, set(ALLOWED) - {"cli"} if "all of them" in line else imports)
+    assert documented == ALLOWED
 
 
 def test_finder_sees_functions_and_skips_type_checking() -> None:
