@@ -108,3 +108,50 @@ def test_damaged_or_missing_weights_say_so(tmp_path):
         (tmp_path / name).write_bytes(b"not tensors at all")
         with pytest.raises(CheckpointError, match="not a"):
             models.load_weights_(models.create("digits_net"), tmp_path / name)
+
+
+OWN = """
+from torch import nn
+
+def make(num_classes=4):
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(4, num_classes))
+
+def plain():
+    return make()
+
+def wrong(width, depth):
+    return make()
+
+number = 7
+"""
+
+
+def test_a_network_of_ones_own_is_made_from_its_file(tmp_path):
+    file = tmp_path / "mynet.py"
+    file.write_text(OWN)
+    name = f"{file}:make"
+    assert models.create(name, 5)[-1].out_features == 5
+    assert models.create(name)[-1].out_features == 4
+    assert models.create(f"{file}:plain", 5)[-1].out_features == 4
+    assert (models.spec(name).channels, models.spec(name).num_classes, models.title(name)) == (3, 4, "make")
+
+
+def test_an_exported_network_is_a_model_too(tmp_path):
+    (tmp_path / "mynet.py").write_text(OWN)
+    module = models.create(f"{tmp_path}/mynet.py:make").eval()
+    x = torch.rand(2, 3, 8, 8)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "mynet.pt2")
+    assert torch.equal(models.create(str(tmp_path / "mynet.pt2"))(x), module(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("none", "it has make, plain, wrong"), ("number", "no function 'number'"), ("wrong", "wants width, depth")],
+)
+def test_what_cannot_make_a_network_says_why(tmp_path, function, reason):
+    (tmp_path / "mynet.py").write_text(OWN)
+    with pytest.raises(ConfigError, match=reason):
+        models.create(f"{tmp_path}/mynet.py:{function}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        models.create(f"{tmp_path}/other.py:make")

@@ -215,30 +215,12 @@ def _network(name: str, input_shape: tuple[int, ...]) -> tuple[nn.Module, torch.
 
     from autorep import models, zoo
 
-    if ".py:" in name:
-        if not input_shape:
-            raise ConfigError(f"{name}: say what it takes, for example --input-shape 3 32 32")
-        return _from_file(name), torch.zeros(1, *input_shape)
-    if name in models.names():
+    if name in models.names() or models.is_own(name):
         spec = models.spec(name)
         shape = input_shape or (spec.channels, spec.image_size, spec.image_size)
         return models.create(name), torch.zeros(1, *shape)
     saved = zoo.load(name)
     return saved.model, torch.zeros(1, *(input_shape or saved.input_shape))
-
-
-def _from_file(reference: str) -> nn.Module:
-    """Call FUNCTION of FILE.py."""
-    import runpy
-
-    file, _, function = reference.rpartition(":")
-    try:
-        names = runpy.run_path(file)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
-    if not callable(names.get(function)):
-        raise ConfigError(f"{file}: has no function {function!r} that returns a torch module")
-    return names[function]()
 
 
 def _load_program(directory: Path) -> Program:

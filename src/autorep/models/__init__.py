@@ -1,6 +1,7 @@
 """Networks by name: the paper's, small CIFAR ones, and a digits network for quick trials.
 
     model = create("resnet18", num_classes=100)
+    model = create("mynet.py:make", num_classes=3)         # one's own: FUNCTION of FILE.py, see own.py
 
 Parameter names follow the public checkpoints each network has, so those load without renaming. The table below is all
 that is known about a network by its name; torch is imported when one is built.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from autorep.models.weights import load_weights_
 
-__all__ = ["ModelSpec", "create", "load_weights_", "names", "spec", "title"]
+__all__ = ["ModelSpec", "create", "is_own", "load_weights_", "names", "spec", "title"]
 
 
 @dataclass(frozen=True)
@@ -63,16 +64,27 @@ def names() -> list[str]:
     return list(REGISTRY)
 
 
+def is_own(name: str) -> bool:
+    """Whether a name says where one's own network is made: FILE.py:FUNCTION, or the FILE.pt2 of `torch.export.save`."""
+    return ".py:" in name or name.endswith(".pt2")
+
+
 def spec(name: str) -> ModelSpec:
-    """The registry's entry, or a ConfigError that suggests the nearest name."""
+    """The registry's entry, or what can be read off a network of one's own; a ConfigError suggests the nearest name."""
+    if is_own(name):
+        from autorep.models import own
+
+        return ModelSpec(title(name), "own", *own.facts(name))
     if name not in REGISTRY:
-        raise ConfigError(f"unknown model {name!r}; {nearest(name, names())}")
+        raise ConfigError(f"unknown model {name!r}; {nearest(name, names())}, or FILE.py:FUNCTION for one of your own")
     return REGISTRY[name]
 
 
 def title(name: str) -> str:
     """What people call a network; one that is not in the registry goes by its own name."""
-    return REGISTRY[name].title if name in REGISTRY else name
+    if name in REGISTRY:
+        return REGISTRY[name].title
+    return name.rpartition(":")[2] if ".py:" in name else name
 
 
 def create(name: str, num_classes: int | None = None, image_size: int | None = None, **options: Any) -> nn.Module:
@@ -83,6 +95,10 @@ def create(name: str, num_classes: int | None = None, image_size: int | None = N
         image_size: rows and columns of the input; most networks take any.
         options: the builder's own (see each builder).
     """
+    if is_own(name):
+        from autorep.models import own
+
+        return own.build(name, num_classes)
     entry = spec(name)
     if entry.sized and image_size is not None:
         options["image_size"] = image_size

@@ -23,6 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -276,6 +277,19 @@ class Program:
     def encoded(self, op: Op, parameter: str) -> np.ndarray:
         """A parameter as ring elements (uint64, two's complement), rounded to its fractional bits."""
         return encode(self.parameters[f"{op.name}.{parameter}"], op.parameter_frac(parameter))
+
+    def save(self, directory: str | Path) -> None:
+        """Write this program, parameters included, to a directory that `Program.load` and every command read."""
+        from autorep.program.files import save
+
+        save(self, directory)
+
+    @staticmethod
+    def load(directory: str | Path) -> Program:
+        """The model owner's program from the directory `save` or `autorep compile` wrote."""
+        from autorep.program.files import load
+
+        return load(directory)
 
     def run(self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any) -> np.ndarray:
         """Logits for a batch of inputs (N, *input shape), in float, in exact fixed point, or between two parties."""

@@ -20,6 +20,7 @@ from autorep.replacement import MaskedActivation, Replacement, attach, replace_a
 from autorep.training.runs import load_tensors, save_tensors
 
 FORMAT = 1
+NEEDED = ("model", "num_classes", "input_shape", "data", "classes", "mean", "std")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +53,23 @@ class SavedModel:
     @property
     def title(self) -> str:
         """A name for people: network, data set, ReLUs kept."""
-        title = f"{self.info['model']} on {self.info['data']}"
+        title = f"{models.title(self.info['model'])} on {self.info['data']}"
         return title if self.replacement is None else f"{title}, {self.replacement.count():,} ReLUs kept"
 
 
 def save_model(path: str | Path, model: nn.Module, info: dict[str, Any]) -> None:
-    """Write <path>.safetensors and <path>.json; `info` needs model, num_classes, input_shape, mean, std, classes."""
+    """Write <path>.safetensors and <path>.json; `info` needs what NEEDED lists."""
     path = Path(path)
+    if missing := [key for key in NEEDED if key not in info]:
+        raise CheckpointError(
+            f"{path}: save_model needs {', '.join(missing)} in `info`, or nobody can load the model again; "
+            'model is a name from autorep.models or "FILE.py:FUNCTION"'
+        )
     document = {"format": FORMAT, **info}
+    if models.is_own(info["model"]):
+        from autorep.models.own import resolved
+
+        document["model"] = resolved(info["model"])
     sites: dict[str, MaskedActivation] = {}
     if _is_replaced(model):
         replacement = attach(model)
