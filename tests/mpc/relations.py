@@ -148,10 +148,11 @@ def _selection(program, source, c, operands, result0, result1) -> None:
 def _keys(program, source, c, operands, result0, result1) -> None:
     big_r, wrap = operands
     sigma, alpha = (big_r >> U64(c.window)) & U64(1), big_r & low_bits(c.window)
-    _select(c, sigma, operands, result0[2:], result1[2:])
+    assert result0.aes_keys == result1.aes_keys
+    _select(c, sigma, operands, result0[3:], result1[3:])
     for x in (alpha, (alpha - U64(1)) & low_bits(c.window), alpha >> U64(1)):
         values = [
-            _native.dcf_eval(party, x, c.window, c.bits, c.wrap_bits, result.root, result.keys)
+            _native.dcf_eval(party, x, c.window, c.bits, c.wrap_bits, result.root, result.keys, result.aes_keys)
             for party, result in enumerate((result0, result1))
         ]
         below = (U64(1) - U64(2) * sigma) * (x < alpha)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from autorep import _native
 
 CASES = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-LABELS = (b"autorep dcf seed", b"autorep dcf value")
+AES_KEYS = bytes(range(100, 132))
 
 
 def words(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -28,16 +26,16 @@ def run(
     alpha: np.ndarray, x: np.ndarray, beta: np.ndarray, n: int, L: int, F: int, rng: np.random.Generator
 ) -> np.ndarray:
     root0, root1 = words(rng, len(alpha), 2), words(rng, len(alpha), 2)
-    keys = _native.dcf_gen(alpha, beta, n, L, F, root0, root1)
-    shares = [_native.dcf_eval(party, x, n, L, F, root, keys) for party, root in ((0, root0), (1, root1))]
+    keys = _native.dcf_gen(alpha, beta, n, L, F, root0, root1, AES_KEYS)
+    shares = [_native.dcf_eval(party, x, n, L, F, root, keys, AES_KEYS) for party, root in ((0, root0), (1, root1))]
     for share in shares:
         assert np.array_equal(share, cut(share, L, F))
     return cut(shares[0] + shares[1], L, F)
 
 
 def expand(which: int, seed: int) -> int:
-    """AES_k(s) ^ s on 128-bit little-endian integers."""
-    encryptor = Cipher(algorithms.AES(hashlib.sha256(LABELS[which]).digest()[:16]), modes.ECB()).encryptor()
+    """AES_k(s) ^ s, k the `which`-th key, on 128-bit little-endian integers."""
+    encryptor = Cipher(algorithms.AES(AES_KEYS[16 * which :][:16]), modes.ECB()).encryptor()
     return int.from_bytes(encryptor.update(seed.to_bytes(16, "little")), "little") ^ seed
 
 
@@ -98,9 +96,9 @@ def test_evaluation_follows_the_documented_layout(level: str) -> None:
     for n, L, F in ((22, 44, 16), (7, 64, 0), (9, 13, 5), (3, 60, 8)):
         alpha, x = words(rng, 3) & np.uint64(2**n - 1), words(rng, 3) & np.uint64(2**n - 1)
         roots = [words(rng, 3, 2), words(rng, 3, 2)]
-        keys = _native.dcf_gen(alpha, words(rng, 3, 3), n, L, F, *roots)
+        keys = _native.dcf_gen(alpha, words(rng, 3, 3), n, L, F, *roots, AES_KEYS)
         for party in (0, 1):
-            found = _native.dcf_eval(party, x, n, L, F, roots[party], keys)
+            found = _native.dcf_eval(party, x, n, L, F, roots[party], keys, AES_KEYS)
             for i in range(3):
                 expected = slow_eval(party, int(x[i]), n, L, F, roots[party][i], keys[i].tobytes())
                 assert [int(v) for v in found[i]] == expected
@@ -115,10 +113,10 @@ def test_levels_make_the_same_keys_and_shares() -> None:
             continue
         rng = np.random.default_rng(9)
         alpha, beta, root0, root1 = words(rng, 37), words(rng, 37, 3), words(rng, 37, 2), words(rng, 37, 2)
-        keys = _native.dcf_gen(alpha & np.uint64(2**22 - 1), beta, 22, 44, 16, root0, root1)
+        keys = _native.dcf_gen(alpha & np.uint64(2**22 - 1), beta, 22, 44, 16, root0, root1, AES_KEYS)
         made[level] = (
             keys.tobytes(),
-            _native.dcf_eval(1, beta[:, 0] >> np.uint64(42), 22, 44, 16, root1, keys).tobytes(),
+            _native.dcf_eval(1, beta[:, 0] >> np.uint64(42), 22, 44, 16, root1, keys, AES_KEYS).tobytes(),
         )
     _native.set_simd("auto")
     assert len(set(made.values())) == 1
@@ -140,8 +138,8 @@ def test_one_share_alone_looks_uniform(level: str) -> None:
     alpha, x = np.full(4000, 1000, np.uint64), np.full(4000, 3, np.uint64)
     beta = np.tile(np.array([[1, 7, 1]], np.uint64), (4000, 1))
     root0, root1 = words(rng, 4000, 2), words(rng, 4000, 2)
-    keys = _native.dcf_gen(alpha, beta, 22, 44, 16, root0, root1)
-    share = _native.dcf_eval(0, x, 22, 44, 16, root0, keys)
+    keys = _native.dcf_gen(alpha, beta, 22, 44, 16, root0, root1, AES_KEYS)
+    share = _native.dcf_eval(0, x, 22, 44, 16, root0, keys, AES_KEYS)
     for values in (
         (share[:, 0] >> np.uint64(36)),
         share[:, 2] >> np.uint64(8),
@@ -157,3 +155,16 @@ def test_key_size_is_the_documented_one() -> None:
     assert _native.dcf_key_bytes(22, 44, 16) == 654
     with pytest.raises(ValueError, match="2L \\+ F <= 128"):
         _native.dcf_key_bytes(22, 60, 16)
+
+
+def test_aes_keys_separate_batches(level: str) -> None:
+    """Same roots, other AES keys: other keys, and a share evaluated under the wrong ones is noise."""
+    rng = np.random.default_rng(17)
+    alpha, beta, roots = words(rng, 64) >> np.uint64(42), words(rng, 64, 3), (words(rng, 64, 2), words(rng, 64, 2))
+    other = AES_KEYS[:-1] + b"\0"  # only the value's key differs
+    keys = [_native.dcf_gen(alpha, beta, 22, 44, 16, *roots, aes_keys) for aes_keys in (AES_KEYS, other)]
+    assert not np.array_equal(*keys)
+    shares = [_native.dcf_eval(0, alpha, 22, 44, 16, roots[0], keys[0], aes_keys) for aes_keys in (AES_KEYS, other)]
+    assert not np.any(shares[0][:, 0] == shares[1][:, 0])
+    with pytest.raises(ValueError, match="expected two keys"):
+        _native.dcf_eval(0, alpha, 22, 44, 16, roots[0], keys[0], b"short")

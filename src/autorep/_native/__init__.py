@@ -183,37 +183,45 @@ def _check_dcf(n: int, L: int, F: int) -> None:
         raise ValueError(f"DCF n={n}, L={L}, F={F}: valid are n, L in 1..64, F in 0..64 with 2L + F <= 128")
 
 
+def _check_aes_keys(aes_keys: bytes) -> None:
+    if len(aes_keys) != 32:
+        raise ValueError(f"aes_keys: expected two keys of 16 bytes, found {len(aes_keys)} bytes")
+
+
 def dcf_key_bytes(n: int, L: int, F: int) -> int:
     """Bytes of one key: n levels of 16 + ceil((2L+F)/8), right control bits, the leaf's correction."""
     _check_dcf(n, L, F)
     return _core.dcf_key_bytes(n, L, F)
 
 
-def dcf_gen(alpha: Words, beta: Words, n: int, L: int, F: int, root0: Words, root1: Words) -> Bytes:
+def dcf_gen(alpha: Words, beta: Words, n: int, L: int, F: int, root0: Words, root1: Words, aes_keys: bytes) -> Bytes:
     """Keys (N, key_bytes), the same for both parties, for beta (N, 3) * [x < alpha] on n-bit numbers.
 
-    root0 and root1 (N, 2) are the parties' independent random seeds; bit 0 of each first word is ignored.
+    root0 and root1 (N, 2) are the parties' independent random seeds; bit 0 of each first word is ignored. `aes_keys`,
+    32 bytes, are the two public keys of the hash; they belong to one query alone.
     """
     _check_dcf(n, L, F)
+    _check_aes_keys(aes_keys)
     _check("alpha", alpha, (None,))
     count = alpha.shape[0]
     _check("beta", beta, (count, 3))
     _check("root0", root0, (count, 2))
     _check("root1", root1, (count, 2))
     keys = np.empty((count, _core.dcf_key_bytes(n, L, F)), np.uint8)
-    _core.dcf_gen(alpha, beta, n, L, F, root0, root1, keys)
+    _core.dcf_gen(alpha, beta, n, L, F, root0, root1, np.frombuffer(aes_keys, np.uint8), keys)
     return keys
 
 
-def dcf_eval(party: int, x: Words, n: int, L: int, F: int, root: Words, keys: Bytes) -> Words:
+def dcf_eval(party: int, x: Words, n: int, L: int, F: int, root: Words, keys: Bytes, aes_keys: bytes) -> Words:
     """This party's share (N, 3) of beta * [x < alpha]; components live modulo 2**L, 2**L and 2**F."""
     _check_dcf(n, L, F)
+    _check_aes_keys(aes_keys)
     _check_party(party)
     _check("x", x, (None,))
     _check("root", root, (x.shape[0], 2))
     _check("keys", keys, (x.shape[0], _core.dcf_key_bytes(n, L, F)), np.uint8)
     out = np.empty((x.shape[0], 3), np.uint64)
-    _core.dcf_eval(party, x, n, L, F, root, keys, out)
+    _core.dcf_eval(party, x, n, L, F, root, keys, np.frombuffer(aes_keys, np.uint8), out)
     return out
 
 

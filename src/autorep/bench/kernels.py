@@ -197,11 +197,11 @@ def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     count = 2000 if quick else 12_900
     alpha, x = _words(count) >> np.uint64(64 - n), _words(count) >> np.uint64(64 - n)
     beta, root0, root1 = _words(count, 3), _words(count, 2), _words(count, 2)
-    keys = _native.dcf_gen(alpha, beta, *DCF, root0, root1)
+    keys = _native.dcf_gen(alpha, beta, *DCF, root0, root1, bytes(32))
     case = f"n={n}, {large}+{large}+{small} bits"
-    seconds = _best(lambda: _native.dcf_gen(alpha, beta, *DCF, root0, root1), quick)
+    seconds = _best(lambda: _native.dcf_gen(alpha, beta, *DCF, root0, root1, bytes(32)), quick)
     yield _row("comparison keys", case, count, "key", seconds, bound(count * (8 * n + 2)), None)
-    seconds = _best(lambda: _native.dcf_eval(0, x, *DCF, root0, keys), quick)
+    seconds = _best(lambda: _native.dcf_eval(0, x, *DCF, root0, keys, bytes(32)), quick)
     yield _row("comparison", case, count, "ReLU", seconds, bound(count * (2 * n + 1)), None)
 
 

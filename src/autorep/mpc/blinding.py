@@ -79,7 +79,7 @@ class KitSource(QuerySource):
     def __init__(self, header: Header, items: list[Item], kit: bytes | memoryview, opened: Fixed) -> None:
         self.kit_id, self.party, self.batch = header.kit_id, header.party, header.batch
         self.comparison, self.program_hash = header.comparison, header.program_hash
-        self._tape, self._opened = PartyTape(items, header.party, header.seed, kit), opened
+        self._tape, self._opened = PartyTape(header, items, kit), opened
 
     def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
         return DEALT[type(correlation)](correlation).read(self._tape, self._opened, *operands)

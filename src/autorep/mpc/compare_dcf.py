@@ -53,7 +53,7 @@ class DcfSigns(SignProtocol):
         results = []
         for point in points:
             x, flip = point & low_bits(n), U64(1) ^ ((point >> U64(n)) & U64(1))
-            value = _native.dcf_eval(exchange.party, x, n, bits, wrap_bits, keys.root, keys.keys)
+            value = _native.dcf_eval(exchange.party, x, n, bits, wrap_bits, keys.root, keys.keys, keys.aes_keys)
             results.append(
                 _native.relu_share(
                     point, lifted, flip, one, value,

@@ -80,7 +80,7 @@ class Dealer:
             body = sizes[party] - HEADER_BYTES - DIGEST_BYTES
             header = Header(party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body)
             writers.append(KitWriter(sinks[party], header))
-        dealing = Dealing(DealerTape(items, seeds, (writers[0], writers[1])), self._fixed)
+        dealing = Dealing(DealerTape(kit_id, items, seeds, (writers[0], writers[1])), self._fixed)
         correlate(self.program, protocols(self.program, batch, self.comparison), dealing)
         for writer in writers:
             writer.finish()

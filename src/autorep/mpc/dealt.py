@@ -225,13 +225,16 @@ class ComparisonKeys(_Products):
         sigma, alpha = window >> U64(c.window), window & low_bits(c.window)
         sign, rings = U64(1) - U64(2) * sigma, (c.bits, c.bits, c.wrap_bits)
         beta = np.stack([reduce(v, b) for v, b in zip((sign, sign * big_r, sign * wrap), rings)], axis=1)
-        roots = [root.reshape(c.count, 2) for root in tape.own_streams(self._root)]
-        tape.keys(self._keys, _native.dcf_gen(alpha, beta, c.window, c.bits, c.wrap_bits, *roots))
+        root0, root1 = (root.reshape(c.count, 2) for root in tape.own_streams(self._root))
+        aes_keys = tape.aes_keys()
+        keys = _native.dcf_gen(alpha, beta, c.window, c.bits, c.wrap_bits, root0, root1, aes_keys)
+        tape.keys(self._keys, keys)
         self._deal_products(tape, sigma, big_r, wrap)
 
     def read(self, tape: PartyTape, fixed: Fixed, big_r: np.ndarray, wrap: np.ndarray) -> KeyShares:
-        root, keys = tape.mask(self._root).reshape(-1, 2), tape.keys(self._keys)
-        return KeyShares(root, keys, *self._read_products(tape, (self._c.count,)))
+        root, aes_keys = tape.mask(self._root).reshape(-1, 2), tape.aes_keys()
+        keys = tape.keys(self._keys)
+        return KeyShares(root, keys, aes_keys, *self._read_products(tape, (self._c.count,)))
 
 
 DEALT: dict[type[Correlation], type[Dealt]] = {

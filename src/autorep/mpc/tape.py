@@ -5,22 +5,36 @@ An item's share is expanded from a seed, or stands in the kit; its kind says whi
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from autorep import _native
 from autorep.errors import MaterialError
-from autorep.mpc.kit import HEADER_BYTES, KitWriter
+from autorep.mpc.kit import HEADER_BYTES, Header, KitWriter
 from autorep.mpc.prg import stream
 from autorep.mpc.ring import reduce
 from autorep.mpc.sizes import Item
 
 
-class DealerTape:
+class _Tape:
+    """What both sides know: the kit's public id."""
+
+    _kit_id: bytes
+
+    def aes_keys(self) -> bytes:
+        """Public AES keys for the comparisons of this kit alone: no search for a seed serves two kits."""
+        return hashlib.sha256(b"autorep/dcf/2" + self._kit_id).digest()
+
+
+class DealerTape(_Tape):
     """The dealer's side: knows both seeds, writes what each party cannot expand by itself, in the order of `items`."""
 
-    def __init__(self, items: list[Item], seeds: tuple[bytes, bytes], writers: tuple[KitWriter, KitWriter]):
+    def __init__(
+        self, kit_id: bytes, items: list[Item], seeds: tuple[bytes, bytes], writers: tuple[KitWriter, KitWriter]
+    ) -> None:
         self._written = iter([item for item in items if item.kind != "mask"])
-        self._seeds, self._writers = seeds, writers
+        self._kit_id, self._seeds, self._writers = kit_id, seeds, writers
 
     def mask(self, item: Item) -> np.ndarray:
         """The sum of the parties' own shares of a mask."""
@@ -60,17 +74,17 @@ class DealerTape:
             raise MaterialError(f"dealer: wrote {item} where the inventory has {expected}")
 
 
-class PartyTape:
+class PartyTape(_Tape):
     """A party's side: its own share of every tensor, each readable once."""
 
-    def __init__(self, items: list[Item], party: int, seed: bytes, kit: bytes | memoryview) -> None:
-        self._party, self._seed = party, seed
+    def __init__(self, header: Header, items: list[Item], kit: bytes | memoryview) -> None:
+        self._kit_id, self._party, self._seed = header.kit_id, header.party, header.seed
         self._kit = np.frombuffer(kit, np.uint8)
         self._offsets: dict[Item, int] = {}
         offset = HEADER_BYTES
         for item in items:
             self._offsets[item] = offset
-            offset += item.bytes_to(party)
+            offset += item.bytes_to(header.party)
 
     def mask(self, item: Item) -> np.ndarray:
         """This party's own uniform share."""

@@ -149,10 +149,11 @@ class ComparisonKeys(Correlation):
 
 
 class KeyShares(NamedTuple):
-    """DCF root and keys; σ and σ·R mod 2**bits, σ·m mod 2**wrap_bits, (count,) each."""
+    """DCF root, keys and their public AES keys; σ and σ·R mod 2**bits, σ·m mod 2**wrap_bits, (count,) each."""
 
     root: np.ndarray
     keys: np.ndarray
+    aes_keys: bytes
     sigma: np.ndarray
     sigma_r: np.ndarray
     sigma_m: np.ndarray

@@ -11,10 +11,6 @@ namespace {
 
 constexpr i64 kBatch = 32;  // keys that walk the tree together, to fill the cipher's pipeline
 
-// First 16 bytes of SHA-256("autorep dcf seed") and of SHA-256("autorep dcf value").
-constexpr u8 kSeedKey[16] = {0x3f, 0x09, 0x1c, 0xa4, 0x3f, 0x0c, 0x2e, 0x72, 0x78, 0xfc, 0xa8, 0xf4, 0x2f, 0x32, 0x47, 0xcc};
-constexpr u8 kValueKey[16] = {0x1c, 0x96, 0xe8, 0xbc, 0x06, 0x99, 0x67, 0xdc, 0x08, 0xca, 0xf4, 0xc1, 0x90, 0xc6, 0x92, 0x41};
-
 u64 select(u64 mask, u64 if_set, u64 otherwise) { return otherwise ^ ((otherwise ^ if_set) & mask); }
 Block select(u64 mask, Block if_set, Block otherwise) {
     return {select(mask, if_set.lo, otherwise.lo), select(mask, if_set.hi, otherwise.hi)};
@@ -173,20 +169,36 @@ DcfEval* dcf_eval_of_level() {
     return dcf_eval_batched;
 }
 
-void dcf_gen(Words alpha, Words beta, int n, int L, int F, Words root0, Words root1, BytesOut keys) {
+// The schedules of two AES keys. A thread works on one query at a time, whose layers share their keys: the last stays.
+DcfCipher dcf_cipher(Bytes keys) {
+    struct Known {
+        u8 keys[32];
+        DcfCipher cipher;
+    };
+    thread_local Known known = {{}, {aes_expand(Known{}.keys), aes_expand(Known{}.keys)}};
+    if (std::memcmp(known.keys, keys.data(), 32) != 0) {
+        known.cipher = {aes_expand(keys.data()), aes_expand(keys.data() + 16)};
+        std::memcpy(known.keys, keys.data(), 32);
+    }
+    return known.cipher;
+}
+
+void dcf_gen(Words alpha, Words beta, int n, int L, int F, Words root0, Words root1, Bytes aes_keys, BytesOut keys) {
     const DcfShape shape = dcf_shape(n, L, F);
+    const DcfCipher cipher = dcf_cipher(aes_keys);
     DcfGen* const gen = dcf_gen_of_level();
     parallel_ranges(static_cast<i64>(alpha.size()), 512, [&](i64 begin, i64 end) {
-        gen(shape, dcf_cipher(), end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
+        gen(shape, cipher, end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
             root1.data() + 2 * begin, keys.data() + begin * shape.key_bytes);
     });
 }
 
-void dcf_eval(int party, Words x, int n, int L, int F, Words root, Bytes keys, WordsOut out) {
+void dcf_eval(int party, Words x, int n, int L, int F, Words root, Bytes keys, Bytes aes_keys, WordsOut out) {
     const DcfShape shape = dcf_shape(n, L, F);
+    const DcfCipher cipher = dcf_cipher(aes_keys);
     DcfEval* const eval = dcf_eval_of_level();
     parallel_ranges(static_cast<i64>(x.size()), 1024, [&](i64 begin, i64 end) {
-        eval(shape, dcf_cipher(), end - begin, party, x.data() + begin, root.data() + 2 * begin,
+        eval(shape, cipher, end - begin, party, x.data() + begin, root.data() + 2 * begin,
              keys.data() + begin * shape.key_bytes, out.data() + 3 * begin);
     });
 }
@@ -204,11 +216,6 @@ DcfShape dcf_shape(int n, int L, int F) {
     shape.last_at = shape.right_bits_at + ceil_div(n, 8);
     shape.key_bytes = shape.last_at + shape.value_bytes;
     return shape;
-}
-
-const DcfCipher& dcf_cipher() {
-    static const DcfCipher cipher = {aes_expand(kSeedKey), aes_expand(kValueKey)};
-    return cipher;
 }
 
 void register_dcf(nb::module_& m) {

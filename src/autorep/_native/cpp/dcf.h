@@ -9,7 +9,7 @@
 //   then ceil(n/8) B of right control bits, then the leaf's value correction.
 //
 // Seeds have 127 bits; bit 0 of a block is free. It names the side before hashing: with H(x) = AES_k(x) ^ x under two
-// fixed keys, the children of seed s are H_seed(s) on the left and H_seed(s | 1) on the right, their values H_value(s)
+// public keys, the children of seed s are H_seed(s) on the left and H_seed(s | 1) on the right, their values H_value(s)
 // and H_value(s | 1); in a child's block, bit 0 is its control bit. The leaf's value is H_value(s).
 #pragma once
 #include "aes.h"
@@ -22,10 +22,9 @@ struct DcfShape {
 };
 DcfShape dcf_shape(int n, int L, int F);
 
-struct DcfCipher {  // the two fixed AES keys
+struct DcfCipher {  // two public AES keys, other ones for every query, so that no search serves two
     AesKey seed, value;
 };
-const DcfCipher& dcf_cipher();
 
 // `count` keys from their roots; every array holds one row per key.
 using DcfGen = void(const DcfShape&, const DcfCipher&, i64 count, const u64* alpha, const u64* beta, const u64* root0,
