@@ -11,6 +11,7 @@ from autorep.mpc.inventory import program_items
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.prg import stream
+from autorep.mpc.ring import reduce
 from autorep.program import ir
 
 F, BITS = 16, 44
@@ -155,17 +156,18 @@ def mixed_program(seed: int, kept: float = 0.3) -> ir.Program:
 
 
 class DealtRounding:
-    """The low bits of the masks that a dealer with known seeds used."""
+    """The masks that a dealer with known seeds used."""
 
     def __init__(self, program: ir.Program, seeds: tuple[bytes, bytes], batch: int) -> None:
         self._seeds = seeds
         self._items = {item.label: item for item in program_items(program, batch)}
 
-    def low(self, name, step, shape, shift) -> np.ndarray:
+    def mask(self, name, step, shape, bits, shift) -> np.ndarray:
         label = f"{name}/r" if step == "a" else f"{name}/quad/z"
         item = self._items[label]
         total = sum(stream(seed, label, (item.count,), item.bits) for seed in self._seeds)
-        return total.reshape(shape) & ((np.uint64(1) << np.asarray(shift, np.uint64)) - np.uint64(1))
+        assert item.bits == bits
+        return reduce(total.reshape(shape), bits)
 
 
 def prepare(party: Party, kit: bytes) -> PreparedQuery:

@@ -132,3 +132,16 @@ def test_full_range_of_activations_gives_no_catastrophe():
     a, bb, c = (program.parameters[f"{act.name}.{n}"][index] for n in "abc")
     expected = np.where(np.isin(np.arange(count), act.kept), np.maximum(y, 0), a * y * y + bb * y + c)
     assert np.abs(secure - expected).max() < 0.2  # one unit of t (2**-12) times the steepest slope, and coding of b
+
+
+@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(data=st.data())
+def test_secure_equals_fixed_bit_for_bit_out_of_range(comparison, data):
+    """Inputs far beyond every window, guard band and ring: wrong answers, but the same wrong answers."""
+    program = random_program(data) if data.draw(st.booleans()) else mixed_program(data.draw(st.integers(0, 99)))
+    scale = 2.0 ** data.draw(st.integers(3, 40))
+    x = scale * np.random.default_rng(0).normal(0, 1, (1, *program.input.shape))
+    with LocalPair(program, comparison) as pair:
+        answer = run_known(pair, x, SEEDS)
+    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(program, SEEDS, 1)))

@@ -11,17 +11,30 @@ from autorep.program import ir
 from autorep.program.fixed import FixedProgram, NearestRounding, SeededRounding, run_fixed
 
 SIGNED44 = st.integers(-(2**42) + 1, 2**42 - 1)
+FAR = st.integers(-(2**50), 2**50)  # beyond the ring
 
 
 class Recorded:
-    """Low bits drawn once and remembered, so that a slow reference can use the same."""
+    """Masks drawn once and remembered, so that a slow reference can use the same."""
 
     def __init__(self) -> None:
         self.inner, self.drawn = SeededRounding(5), {}
 
-    def low(self, name, step, shape, shift):
-        self.drawn[name, step] = self.inner.low(name, step, shape, shift)
+    def mask(self, name, step, shape, bits, shift):
+        self.drawn[name, step] = self.inner.mask(name, step, shape, bits, shift)
         return self.drawn[name, step]
+
+
+def slow_open(y: int, r: int, bits: int, shift: int) -> int:
+    """y >> shift, rounded by the mask's low bits; beyond ±2**(bits − 2) one of two lifts, as the mask will have it."""
+    half, ring = 2 ** (bits - 1), 2**bits
+    v = (y + half // 2) % ring
+    wraps, seen = v + r >= ring, r >= half and (v + r) % ring < half
+    return ((v + r % 2**shift) >> shift) - (half // 2 >> shift) + (seen - wraps) * 2 ** (bits - shift)
+
+
+def slow_relu(t: int, window: int) -> int:
+    return 0 if t >> window & 1 else t
 
 
 def activation(**changes) -> ir.Activation:
@@ -40,7 +53,7 @@ def sum_program(op: ir.Op, parameters=None) -> ir.Program:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(SIGNED44, min_size=6, max_size=6), st.data())
+@given(st.lists(SIGNED44 | FAR, min_size=6, max_size=6), st.data())
 def test_activation_equals_integer_reference(values, data):
     op = activation(knots=(0, 3 << 16), slopes=(1, -1), offset=5, lead_frac=data.draw(st.integers(4, 12)))
     coefficients = {name: data.draw(st.tuples(*[st.floats(-2, 2, width=32)] * 2)) for name in "abc"}
@@ -48,20 +61,25 @@ def test_activation_equals_integer_reference(values, data):
     program = sum_program(op, parameters)
     rounding = Recorded()
     result = FixedProgram(program).run(np.array(values).reshape(1, 2, 3) / 2**32, rounding).reshape(-1)
-    low_a, low_b = (rounding.drawn["act", step].reshape(-1) for step in "ab")
+    mask_a, mask_b = (rounding.drawn["act", step].reshape(-1) for step in "ab")
     quadratics = list(op.quad_index)
     for position, y in enumerate(values):
         if position in op.kept:
-            t = (y + int(low_a[position])) >> 16
-            expected = 5 + max(t, 0) - max(t - (3 << 16), 0)
+            t = slow_open(y, int(mask_a[position]), 44, 16)
+            if abs(y) < 2**42:
+                assert t in (y >> 16, (y >> 16) + 1)
+            expected = 5 + slow_relu(t, 26) - slow_relu(t - (3 << 16), 26)
+            if abs(t) < 2**25:
+                assert expected == 5 + max(t, 0) - max(t - (3 << 16), 0)
         else:
-            t = (y + int(low_a[position])) >> (32 - op.quad_frac)
+            t = slow_open(y, int(mask_a[position]), 44, 32 - op.quad_frac)
             a, b, c = (
                 round(coefficients[name][position // 3] * 2**frac)
                 for name, frac in zip("abc", (op.lead_frac, op.lead_frac + 12, op.lead_frac + 24))
             )
             z = a * t * t + b * t + c
-            expected = (z + int(low_b[quadratics.index(position)])) >> op.quad_shift
+            low = int(mask_b[quadratics.index(position)]) % 2**op.quad_shift
+            expected = (z + low) >> op.quad_shift
         assert int(result[position]) == expected % 2**44
 
 
@@ -90,10 +108,31 @@ def test_stochastic_rounding_is_unbiased_and_nearest_is_nearest():
 
 
 def test_seeds_decide_the_rounding():
-    low = [SeededRounding(seed).low("layer", "a", (1, 100), 20) for seed in (1, 1, 2)]
-    assert np.array_equal(low[0], low[1])
-    assert not np.array_equal(low[0], low[2])
-    assert low[0].max() < 2**20
+    masks = [SeededRounding(seed).mask("layer", "a", (1, 100), 40, 20) for seed in (1, 1, 2)]
+    assert np.array_equal(masks[0], masks[1])
+    assert not np.array_equal(masks[0], masks[2])
+    assert 2**39 < masks[0].max() < 2**40
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 2**44 - 1), min_size=9, max_size=9), st.sampled_from([20, 30, 43]))
+def test_max_pool_equals_integer_tournament(values, window):
+    """Right while candidates differ by less than the window; beyond, what the servers' order of matches makes of it."""
+    source = ir.Input(name="input", inputs=(), shape=(1, 3, 3), kind="wire", bits=44, frac=0)
+    op = ir.MaxPool(
+        name="pool", inputs=("input",), shape=(1, 1, 1), kind="wire", bits=44, frac=0, kernel=(3, 3), stride=(3, 3),
+        window=window,
+    )  # fmt: skip
+    program = ir.Program((source, op), {"unused": np.zeros(1)})
+    signed = [v - 2**44 if v >= 2**43 else v for v in values]
+    found = int(FixedProgram(program).run(np.array(signed, float).reshape(1, 1, 3, 3)).item())
+    left = list(signed)
+    while len(left) > 1:
+        pairs = len(left) // 2
+        left = [b + slow_relu(a - b, window) for a, b in zip(left[:pairs], left[pairs:])] + left[2 * pairs :]
+    assert found == left[0] % 2**44
+    if max(signed) - min(signed) < 2**window:
+        assert found == max(signed) % 2**44
 
 
 @pytest.mark.parametrize("bits", [44, 52, 64])

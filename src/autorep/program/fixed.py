@@ -1,9 +1,11 @@
-"""`fixed` mode: the exact integers that the two servers compute, given the low bits of their masks.
+"""`fixed` mode: the exact integers that the two servers compute, given their masks, in range and out of it.
 
 Values are uint64 words; the result of an operation is read modulo 2**op.bits. The only freedom the protocol leaves is
-rounding: a right shift by s after opening y + r gives (y + r mod 2**s) >> s, so the mask's low s bits decide whether
-the value is rounded up. A `Rounding` supplies them: seeded (as random as the protocol's), to nearest, or, in the
-engine's tests, the real masks' low bits, whereupon `fixed` equals `secure` in every bit.
+the mask r of an opening. While |y| < 2**(open_bits − 2), its low bits decide whether a shifted value is rounded up, and
+nothing else depends on it. A larger value comes out as itself or off by 2**open_bits, as r will have it; a comparison
+sees its value modulo 2**(window + 1) only; both are computed here as the servers do. A `Rounding` supplies the masks:
+seeded (as random as the protocol's), to nearest, or, in the engine's tests, the real ones, whereupon `fixed` equals
+`secure` in every bit, whatever the input.
 """
 
 from __future__ import annotations
@@ -32,21 +34,20 @@ from autorep.program.ir import (
     SumPool,
     decode,
     encode,
-    signed,
 )
 from autorep.program.windows import windows
 
 
 class Rounding(Protocol):
-    """Where the low bits of the masks come from."""
+    """Where the masks come from."""
 
-    def low(self, name: str, step: str, shape: tuple[int, int], shift: np.ndarray | int) -> np.ndarray:
-        """Words (uint64) of `shape` = (batch, elements), each in [0, 2**shift).
+    def mask(self, name: str, step: str, shape: tuple[int, int], bits: int, shift: np.ndarray | int) -> np.ndarray:
+        """Words (uint64) of `shape` = (batch, elements), each in [0, 2**bits).
 
         Arguments:
             name: the operation's.
             step: "a" for the first opening (all elements), "b" for opening B (only the quadratics, in index order).
-            shift: one for all elements, or one per element of an image.
+            shift: by which the opened value will be shifted; one for all elements, or one per element of an image.
         """
         ...
 
@@ -58,19 +59,18 @@ class SeededRounding:
         self._seed = seed
         self._generators: dict[tuple[str, str], np.random.Generator] = {}
 
-    def low(self, name: str, step: str, shape: tuple[int, int], shift: np.ndarray | int) -> np.ndarray:
+    def mask(self, name: str, step: str, shape: tuple[int, int], bits: int, shift: np.ndarray | int) -> np.ndarray:
         key = (name, step)
         if key not in self._generators:
             label = zlib.crc32(f"{name}/{step}".encode())
             self._generators[key] = np.random.default_rng((self._seed, label))
-        words = self._generators[key].integers(0, 1 << 64, shape, dtype=np.uint64)
-        return words & ((np.uint64(1) << np.asarray(shift, np.uint64)) - np.uint64(1))
+        return _reduce(self._generators[key].integers(0, 1 << 64, shape, dtype=np.uint64), bits)
 
 
 class NearestRounding:
     """Round half up, without randomness."""
 
-    def low(self, name: str, step: str, shape: tuple[int, int], shift: np.ndarray | int) -> np.ndarray:
+    def mask(self, name: str, step: str, shape: tuple[int, int], bits: int, shift: np.ndarray | int) -> np.ndarray:
         half = (np.uint64(1) << np.asarray(shift, np.uint64)) >> np.uint64(1)
         return np.broadcast_to(half, shape)
 
@@ -140,10 +140,7 @@ class FixedProgram:
             case SumPool():
                 return windows(x, op.kernel, op.stride, op.padding).sum(axis=(4, 5), dtype=np.uint64)
             case MaxPool():
-                lowest = np.iinfo(np.int64).min
-                values = signed(x, self._program[op.inputs[0]].bits)
-                best = windows(values, op.kernel, op.stride, op.padding, fill=lowest).max(axis=(4, 5))
-                return best.view(np.uint64)
+                return _tournament(op, x)
             case Flatten():
                 return x.reshape(len(x), *op.shape)
             case Concat():
@@ -155,22 +152,23 @@ class FixedProgram:
         raise TypeError(f"no fixed-point rule for {type(op).__name__} {op.name!r}")
 
     def _requantize(self, op: Requantize, x: np.ndarray, rounding: Rounding) -> np.ndarray:
-        y = signed(x, op.open_bits).reshape(len(x), op.size)
-        return _shift(y, rounding.low(op.name, "a", y.shape, op.shift), op.shift).reshape(x.shape)
+        y = x.reshape(len(x), op.size)
+        mask = rounding.mask(op.name, "a", y.shape, op.open_bits, op.shift)
+        return _open(y, mask, op.open_bits, op.shift).reshape(x.shape)
 
     def _activation(self, op: Activation, x: np.ndarray, rounding: Rounding) -> np.ndarray:
-        y = signed(x, op.open_bits).reshape(len(x), op.size)
-        shift = np.full(op.size, op.in_frac - op.quad_frac)
+        y = x.reshape(len(x), op.size)
+        shift = np.full(op.size, op.in_frac - op.quad_frac, np.uint64)
         shift[op.kept] = op.in_frac - op.kept_frac
-        t = _shift(y, rounding.low(op.name, "a", y.shape, shift), shift)
+        t = _open(y, rounding.mask(op.name, "a", y.shape, op.open_bits, shift), op.open_bits, shift)
         result = np.empty(y.shape, np.uint64)
         if op.kept_count:
-            result[:, op.kept] = _piecewise(op, t[:, op.kept].view(np.int64))
+            result[:, op.kept] = _piecewise(op, t[:, op.kept])
         if op.quad_count:
             index = op.quad_index
             z = self._quadratic(op, t[:, index], index)
-            low = rounding.low(op.name, "b", z.shape, op.quad_shift)
-            result[:, index] = (z + low) >> np.uint64(op.quad_shift)
+            mask = rounding.mask(op.name, "b", z.shape, op.quad_open_bits, op.quad_shift)
+            result[:, index] = (z + _reduce(mask, op.quad_shift)) >> np.uint64(op.quad_shift)
         return result.reshape(x.shape)
 
     def _quadratic(self, op: Activation, t: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -183,12 +181,45 @@ def _reduce(words: np.ndarray, bits: int) -> np.ndarray:
     return words & np.uint64((1 << bits) - 1)
 
 
-def _shift(y: np.ndarray, low: np.ndarray, shift: np.ndarray | int) -> np.ndarray:
-    return ((y + low.view(np.int64)) >> np.asarray(shift, np.int64)).view(np.uint64)
+def _open(y: np.ndarray, r: np.ndarray, bits: int, shift: np.ndarray | int) -> np.ndarray:
+    """y >> shift as the servers get it from y + r opened modulo 2**bits; exact up to rounding for |y| < 2**(bits − 2).
+
+    With v = y + 2**(bits − 2): the wrap of v + r is told by the top bits of r and of the sum, which is right while v
+    is below 2**(bits − 1).
+    """
+    one, by = np.uint64(1), np.asarray(shift, np.uint64)
+    opened = _reduce(y + np.uint64(1 << (bits - 2)) + r, bits)
+    top = np.uint64(bits - 1)
+    wrapped = (one - (opened >> top)) & (r >> top)
+    offset = np.uint64(1 << (bits - 2)) >> by
+    return (opened >> by) - offset - (r >> by) + _left(wrapped, np.uint64(bits) - by)
+
+
+def _left(words: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """words · 2**shift modulo 2**64, also for a shift of 64."""
+    return np.where(shift < 64, words << (shift & np.uint64(63)), np.uint64(0))
+
+
+def _relu(t: np.ndarray, window: int) -> np.ndarray:
+    """t where bit `window` of t is 0, else 0: right for |t| < 2**window, read as signed."""
+    return t * (np.uint64(1) - ((t >> np.uint64(window)) & np.uint64(1)))
 
 
 def _piecewise(op: Activation, t: np.ndarray) -> np.ndarray:
-    result = np.full(t.shape, op.offset, np.int64)
+    result: np.ndarray = np.full(t.shape, op.offset, np.int64).view(np.uint64)
     for knot, slope in zip(op.knots, op.slopes):
-        result += slope * np.maximum(t - knot, 0)
-    return result.view(np.uint64)
+        result += _word(slope) * _relu(t - _word(knot), op.window)
+    return result
+
+
+def _tournament(op: MaxPool, x: np.ndarray) -> np.ndarray:
+    """max(a, b) = b + relu(a − b), in the order in which the servers let candidates meet."""
+    columns = x.reshape(len(x), -1)[:, op.candidates(x.shape[1:])].transpose(1, 0, 2)
+    while (pairs := len(columns) // 2) > 0:
+        left, right, rest = np.split(columns, (pairs, 2 * pairs))
+        columns = np.concatenate([right + _relu(left - right, op.window), rest])
+    return columns[0].reshape(len(x), *op.shape)
+
+
+def _word(value: int) -> np.uint64:
+    return np.uint64(value % (1 << 64))

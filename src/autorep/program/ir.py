@@ -215,6 +215,20 @@ class MaxPool(Op):
     padding: tuple[int, int] = (0, 0)
     window: int = 22
 
+    def candidates(self, in_shape: Shape) -> np.ndarray:
+        """Flat input position of every candidate: (kernel area, outputs of one image).
+
+        A position in the padding is replaced by the nearest valid position of its window, which changes no maximum.
+        """
+        (channels, height, width), (_, out_height, out_width) = in_shape, self.shape
+        rows = np.arange(out_height)[:, None] * self.stride[0] - self.padding[0] + np.arange(self.kernel[0])[None]
+        cols = np.arange(out_width)[:, None] * self.stride[1] - self.padding[1] + np.arange(self.kernel[1])[None]
+        rows, cols = rows.clip(0, height - 1), cols.clip(0, width - 1)
+        plane = rows[:, None, :, None] * width + cols[None, :, None, :]  # (out row, column, kernel row, column)
+        plane = plane.transpose(2, 3, 0, 1).reshape(self.kernel[0] * self.kernel[1], 1, -1)
+        positions = plane + (np.arange(channels) * height * width)[None, :, None]
+        return positions.reshape(plane.shape[0], -1)
+
 
 OP_TYPES: dict[str, type[Op]] = {
     cls.__name__: cls

@@ -101,16 +101,4 @@ class MaxPool(Operation[ir.MaxPool]):
 
     @cached_property
     def _positions(self) -> np.ndarray:
-        """Flat input position of every candidate: (kernel area, outputs of one image).
-
-        A position in the padding is replaced by the nearest valid position of its window, which changes no maximum.
-        """
-        op, (channels, height, width) = self.op, self.sources[0].shape
-        _, out_height, out_width = op.shape
-        rows = np.arange(out_height)[:, None] * op.stride[0] - op.padding[0] + np.arange(op.kernel[0])[None]
-        cols = np.arange(out_width)[:, None] * op.stride[1] - op.padding[1] + np.arange(op.kernel[1])[None]
-        rows, cols = rows.clip(0, height - 1), cols.clip(0, width - 1)
-        plane = rows[:, None, :, None] * width + cols[None, :, None, :]  # (out row, column, kernel row, column)
-        plane = plane.transpose(2, 3, 0, 1).reshape(op.kernel[0] * op.kernel[1], 1, -1)
-        positions = plane + (np.arange(channels) * height * width)[None, :, None]
-        return positions.reshape(plane.shape[0], -1)
+        return self.op.candidates(self.sources[0].shape)
