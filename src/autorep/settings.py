@@ -59,14 +59,19 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
-    """Command-line settings: defaults, then `--config FILE.toml`, then flags, later ones winning."""
+    """Command-line settings: defaults, then a recipe, then `--config FILE.toml`, then flags, later ones winning.
+
+    A class with recipes has a setting `recipe` and a function `recipes()`: name -> values.
+    """
     import tyro
 
     rest, config = _split_config(list(arguments), prog)
     values = read_toml(config) if config else {}
+    if hasattr(cls, "recipes"):
+        values = _with_recipe(cls.recipes(), values, rest)  # type: ignore[attr-defined]  # hasattr says so
     options: dict[str, Any] = {"prog": prog, "config": (tyro.conf.FlagConversionOff,)}
-    if config and _complete(cls, values):
-        options["default"] = from_mapping(cls, values, str(config))
+    if values and _complete(cls, values):
+        options["default"] = from_mapping(cls, values, str(config or prog))
     elif config:
         rest = _as_flags(cls, values, str(config)) + rest
     return tyro.cli(cls, args=rest, **options)
@@ -83,6 +88,20 @@ def to_mapping(settings: Any) -> dict[str, Any]:
         return str(value) if isinstance(value, Path) else value
 
     return plain(settings)
+
+
+def _with_recipe(
+    recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any], rest: Sequence[str]
+) -> dict[str, Any]:
+    """A file's values on top of those of the recipe that it or a flag names."""
+    joined = [argument.split("=", 1) for argument in rest if argument.startswith("--recipe=")]
+    flags = [after for flag, after in zip(rest, rest[1:]) if flag == "--recipe"] + [value for _, value in joined]
+    name = flags[-1] if flags else values.get("recipe")
+    if name is None:
+        return dict(values)
+    if name not in recipes:
+        raise ConfigError(f"recipe = {name}: no such recipe; {nearest(str(name), list(recipes))}")
+    return {**recipes[name], **values, "recipe": name}
 
 
 def _split_config(arguments: list[str], prog: str) -> tuple[list[str], Path | None]:

@@ -34,13 +34,13 @@ def test_a_few_steps_in_a_users_own_loop(images, targets) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        replacement.step()
+        replacement.step_hysteresis_()
         counts.append(replacement.count())
     assert counts[-1] < SMALL_TOTAL
     replacement.finalize_()
     assert replacement.count() == 60
     assert replacement.frozen
-    assert replacement.step() == 0
+    assert replacement.step_hysteresis_() == 0
     assert not any(aux.requires_grad for aux in replacement.aux_parameters())
 
 
@@ -61,8 +61,8 @@ def test_step_flips_by_hysteresis_and_counts_the_flips(images) -> None:
     with torch.no_grad():
         aux.reshape(-1)[:5] = -0.1
         aux.reshape(-1)[5:9] = -0.001
-    assert replacement.step() == 5
-    assert replacement.step() == 0
+    assert replacement.step_hysteresis_() == 5
+    assert replacement.step_hysteresis_() == 0
     assert replacement.count() == SMALL_TOTAL - 5
 
 
@@ -71,7 +71,7 @@ def test_floor_holds_in_every_kind_of_step(images) -> None:
     with torch.no_grad():
         for aux in replacement.aux_parameters():
             aux.fill_(-1.0)
-    replacement.step()
+    replacement.step_hysteresis_()
     assert [row["kept"] for row in replacement.table()] == [7, 7, 7]
     replacement.step_exact_(30)
     assert min(row["kept"] for row in replacement.table()) >= 7

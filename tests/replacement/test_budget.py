@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep.errors import BudgetError
-from autorep.replacement.budget import check_budget, keep_at_least, keep_best
+from autorep.replacement.budget import check_budget, keep_at_least, keep_best, keep_groups
 
 
 @st.composite
@@ -71,3 +71,48 @@ def test_a_budget_below_the_floors_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"valid: 9 to 34, because every one of 3 layers keeps at least 4"):
         check_budget(8, [10, 23, 1], 4)
     assert check_budget(9, [10, 23, 1], 4) == 9
+
+
+@settings(max_examples=80, deadline=None)
+@given(layers(), st.data())
+def test_quotas_are_exact_per_layer_and_each_layer_keeps_its_best(case, data) -> None:
+    scores, masks, _, _ = case
+    quotas = [data.draw(st.integers(0, mask.numel())) for mask in masks]
+    kept = keep_best(scores, masks, sum(quotas), 0.006, quotas=quotas)
+    assert [int(mask.sum()) for mask in kept] == quotas
+    for score, mask, new in zip(scores, masks, kept):
+        adjusted, chosen = score.double() + 0.006 * mask, new.bool()
+        if 0 < int(new.sum()) < new.numel():
+            assert adjusted[chosen].min() >= adjusted[~chosen].max()
+
+
+def test_quotas_that_do_not_fit_are_refused() -> None:
+    scores, masks = (
+        [torch.zeros(3), torch.zeros(4)],
+        [torch.ones(3, dtype=torch.uint8), torch.ones(4, dtype=torch.uint8)],
+    )
+    with pytest.raises(BudgetError, match="add up to 3 ReLUs; the budget is 5"):
+        keep_best(scores, masks, 5, 0.0, quotas=[1, 2])
+    with pytest.raises(BudgetError, match="give 0 up to its size"):
+        keep_best(scores, masks, 5, 0.0, quotas=[5, 0])
+
+
+@pytest.mark.parametrize("unit", ["channel", "layer"])
+@settings(max_examples=60, deadline=None)
+@given(shapes=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4), data=st.data())
+def test_groups_are_kept_whole_best_first_while_they_fit(unit, shapes, data) -> None:
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    scores = [torch.rand(shape, generator=generator) for shape in shapes]
+    masks = [torch.ones(shape, dtype=torch.uint8) for shape in shapes]
+    budget = data.draw(st.integers(0, sum(score.numel() for score in scores)))
+    kept = keep_groups(scores, masks, budget, unit)
+    groups = [  # (mean score, size, kept) of every group
+        (float(score[rows].double().mean()), score[rows].numel(), new[rows])
+        for score, new in zip(scores, kept)
+        for rows in (range(len(score)) if unit == "channel" else [slice(None)])
+    ]
+    left = budget
+    for _, size, new in sorted(groups, key=lambda group: -group[0]):
+        whole = size <= left
+        assert bool((new == int(whole)).all())
+        left -= size if whole else 0

@@ -98,3 +98,22 @@ def test_sensitivity_works_on_frozen_weights(images) -> None:
         parameter.requires_grad_(False)
     scores = replacement.sensitivity_(model, [(images, torch.zeros(12, dtype=torch.int64))], F.cross_entropy)
     assert all(float(score.sum()) > 0 for score in scores.values())
+
+
+def test_the_mean_sensitivity_is_the_derivative_of_the_loss_by_each_mask(images) -> None:
+    """SNIP's score: |dL/dm| where m mixes activation and polynomial, found here by a finite difference."""
+    model = Small().double().eval()
+    images, targets = images.double(), torch.arange(12) % 3
+    replacement = replace_activations_(model, images)
+    replacement.calibrate_(model, [images])
+    scores = replacement.sensitivity_(model, [(images, targets)], F.cross_entropy, moment="mean")
+    for site in replacement.sites.values():
+        site.soft = True
+        torch.nn.init.ones_(site.aux)
+    for name, site in replacement.sites.items():
+        element = tuple(size // 2 for size in site.aux.shape)
+        losses = []
+        for gate in (1.01, 0.99, 1.0):
+            site.aux.data[element] = gate
+            losses.append(float(F.cross_entropy(model(images), targets).detach()))
+        assert float(scores[name][element]) == pytest.approx(abs(losses[0] - losses[1]) / 0.02, rel=1e-3, abs=1e-7)

@@ -35,7 +35,7 @@ def train(rank: int, port: int, folder: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        replacement.step() if step < 3 else replacement.step_exact_(100 - 10 * step)
+        replacement.step_hysteresis_() if step < 3 else replacement.step_exact_(100 - 10 * step)
     replacement.refresh_coefficients_()
     attach(wrapped).finalize_()
     torch.save(model.state_dict(), Path(folder) / f"{rank}.pt")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from autorep.cli.main import main
 from autorep.errors import BudgetError, CheckpointError, ConfigError
+from autorep.replacement.selection import PenaltySettings
 from autorep.training import ReplaceSettings, TrainSettings, recipe, replace, train_baseline
 from autorep.training.runs import load_tensors, read_log
 from autorep.training.saved import load_model
+from autorep.training.trainer import Trainer
 
 
 class Interrupted(Exception):
@@ -20,14 +23,14 @@ class Interrupted(Exception):
 
 def stop_at(monkeypatch, step: int) -> None:
     """Make the run fail just before a step, as a power cut would."""
-    original = recipe._gradients_
+    original = Trainer.gradients_
 
-    def gradients(trainer, at):
+    def gradients(trainer, at, loss_of):
         if at == step:
             raise Interrupted
-        return original(trainer, at)
+        return original(trainer, at, loss_of)
 
-    monkeypatch.setattr(recipe, "_gradients_", gradients)
+    monkeypatch.setattr(Trainer, "gradients_", gradients)
 
 
 def same_files(one, other) -> bool:
@@ -58,7 +61,7 @@ def test_default_recipe_keeps_exactly_the_budget_and_the_accuracy(baseline, tmp_
     assert result["test_accuracy"] >= before["test_accuracy"] - 4
     log = read_log(tmp_path / "run")
     stages = {key for entry in log if entry["event"] == "stages" for key in entry}
-    assert {"baseline", "calibrated", "replaced", "frozen", "fine_tuned"} <= stages
+    assert {"baseline", "calibrated", "frozen"} <= stages
     counts = [entry["relus"] for entry in log if entry["event"] == "epoch"]
     assert counts == sorted(counts, reverse=True)
     assert counts[4:] == [205] * 6
@@ -67,10 +70,10 @@ def test_default_recipe_keeps_exactly_the_budget_and_the_accuracy(baseline, tmp_
 
 
 def test_faithful_recipe_ends_at_exactly_the_budget(baseline, tmp_path):
-    settings = ReplaceSettings(
+    settings = ReplaceSettings.of(
+        "faithful",
         weights=baseline[0] / "model.safetensors",
-        recipe="faithful",
-        penalty_weight=500.0,
+        penalty=PenaltySettings(weight=500.0),
         aux_rate=0.02,
         learning_rate=1e-3,
         budget=1000,
@@ -121,7 +124,7 @@ def test_an_interrupted_replacement_resumes_bit_for_bit(baseline, tmp_path, monk
 def test_an_interrupted_faithful_run_and_baseline_resume_bit_for_bit(baseline, tmp_path, monkeypatch):
     weights = baseline[0] / "model.safetensors"
     jobs = {
-        "faithful": (replace, ReplaceSettings, {"weights": weights, "recipe": "faithful", "budget": 100}),
+        "faithful": (replace, partial(ReplaceSettings.of, "faithful"), {"weights": weights, "budget": 100}),
         "baseline": (train_baseline, TrainSettings, {}),
     }
     for name, (function, kind, options) in jobs.items():

@@ -97,7 +97,7 @@ def spread_(replacement: Replacement, budget: int, seed: int = 0) -> None:
         order = torch.randperm(count, generator=generator)
         scores[name] = ((order + 0.5) / count).reshape(site.mask.shape)
     replacement.start_from_(scores)
-    replacement.finalize_(budget)
+    replacement.settle_(budget)
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
 """Training speed: images a second of each kind of step, interleaved in one run.
 
 - baseline: labels only; distillation: labels and the teacher's answers;
-- replacement, fine_tuning: the default recipe before and after the freeze (first masks at the exact budget, auxiliary
-  parameters and features; then the average of the weights; always polynomials, range penalty, input limit, clipping);
+- replacement, fine_tuning: the default recipe before and after the freeze (first masks at the exact budget and
+  auxiliary parameters; then the average of the weights; always polynomials, features, range penalty, input limit,
+  stress, clipping); stress comes in every other step, so two steps are one measurement, of any kind;
 - following, penalty: the paper's recipe in its first epoch, whose polynomials follow the running moments, and later;
 - default, faithful: a step of either recipe on average, each phase weighed by how long it lasts.
 
@@ -23,10 +24,11 @@ from torch.nn import functional as F
 
 from autorep import _native, models
 from autorep.replacement import replace_activations_
-from autorep.training.averaging import WeightAverage
+from autorep.replacement.averaging import WeightAverage
+from autorep.replacement.course import Course
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.settings import ReplaceSettings
-from autorep.training.trainer import adam, weights_optimizer
+from autorep.training.trainer import weights_optimizer
 
 PHASES = {"default": ("replacement", "fine_tuning"), "faithful": ("following", "penalty")}
 STEPS = ("baseline", "distillation", *PHASES["default"], *PHASES["faithful"])
@@ -55,12 +57,13 @@ def measure(
         y = torch.randint(10, (batch_size,))
         takes = {kind: _step(kind, network, x, y, precision == "bfloat16") for kind in STEPS}
         times: dict[str, list[float]] = {kind: [] for kind in takes}
-        for number in range(steps + 2):  # the first two warm up
+        for number in range(steps // 2 + 2):  # the first two rounds warm up
             for kind, take in takes.items():
                 started = time.perf_counter()
                 take()
+                take()
                 if number >= 2:
-                    times[kind].append(time.perf_counter() - started)
+                    times[kind].append((time.perf_counter() - started) / 2)
         for recipe, (first, second) in PHASES.items():
             share = _first_phase(recipe)
             times[recipe] = [share * a + (1 - share) * b for a, b in zip(times[first], times[second])]
@@ -80,11 +83,11 @@ def measure(
 def _first_phase(recipe: str) -> float:
     """Share of a recipe's steps that belong to its first phase."""
     settings = _settings(recipe)
-    return (settings.freeze_at or 0.0) if recipe == "default" else (settings.refresh_epochs or 0.0) / settings.epochs
+    return settings.freeze_at if recipe == "default" else settings.penalty.refresh_epochs / settings.epochs
 
 
 def _settings(recipe: str) -> ReplaceSettings:
-    return ReplaceSettings(recipe="faithful" if recipe == "faithful" else "autorep").resolved()
+    return ReplaceSettings.of("faithful" if recipe == "faithful" else "autorep")
 
 
 def _ratio(times: dict[str, list[float]], kind: str, other: str) -> float:
@@ -96,34 +99,20 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
     """A function that takes one optimiser step of this kind."""
     model = models.create(network, 10)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this form
-    names = stage_names(model) if kind == "replacement" else []
+    names = stage_names(model)
     teacher = Teacher(model, names) if kind != "baseline" else None
     recipe = next((name for name, phases in PHASES.items() if kind in phases), None)
     settings = _settings(recipe or "default")
-    weights = list(model.parameters())
-    optimizers = [weights_optimizer(model, settings)]
-    handle = None
+    course = None
     if recipe is not None:
-        handle = replace_activations_(model, x[:1])
-        budget = handle.budget = handle.total // 10
-        handle.calibrate_(model, [x], curve=0.1)
-        handle.step_exact_(budget)
-        optimizers.append(adam(handle.coefficient_parameters(), settings.coefficient_rate))
-        handle.tracking = kind == "following"
-        if recipe == "default":
-            handle.track_range()
-            handle.limit_inputs(8.0)
-        if kind == "fine_tuning":
-            handle.finalize_()
-        else:
-            optimizers.append(adam(handle.aux_parameters(), settings.aux_rate))
-    average = WeightAverage(model, 0.99) if kind == "fine_tuning" else None
+        assert teacher is not None
+        course = _course(model, x, settings, teacher, kind == PHASES[recipe][0])
+    weights = course.handle.weights() if course is not None else list(model.parameters())
+    optimizer = weights_optimizer(weights, settings.learning_rate, settings.weight_decay, kind=settings.optimizer)
     tap = FeatureTap(model, names)
     model.train()
 
     def take() -> None:
-        if handle is not None and kind == "replacement":
-            handle.step_exact_(budget)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             logits = model(x).float()
             answers = teacher(x) if teacher is not None else None
@@ -131,19 +120,35 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
         loss = F.cross_entropy(logits, y)
         if answers is not None:
             loss = loss + distillation(logits, answers[0].float(), 4.0)
-        if answers is not None and kind == "replacement":
+        if answers is not None and recipe == "default":
             loss = loss + feature_distance(features, answers[1])
-        if handle is not None:
-            loss = loss + (handle.penalty(80.0) if recipe == "faithful" else handle.range_penalty())
+        if course is not None:
+            loss = loss + course.loss()
         loss.backward()
         if recipe == "default":
             nn.utils.clip_grad_norm_(weights, 5.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if handle is not None and recipe == "faithful":
-            handle.step()
-        if average is not None:
-            average.update_()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if course is not None:
+            course.step()
 
     return take
+
+
+def _course(model: nn.Module, x: Tensor, settings: ReplaceSettings, teacher: Teacher, first: bool) -> Course:
+    """A replacement in the first or the second phase of its recipe, at a tenth of the ReLUs."""
+    handle = replace_activations_(model, x[:1])
+    handle.budget = handle.total // 10
+    steps = 400_000
+    course = handle.course = Course(
+        model, handle, lambda: [x], steps, settings, epoch_steps=steps // settings.epochs, teacher=teacher.answers
+    )
+    course.begin_()
+    handle.step_exact_(handle.require_budget())
+    average = None
+    if settings.method == "ramp" and not first:
+        handle.settle_(handle.require_budget())
+        average = WeightAverage(model, settings.average)
+    at = round((0.9 if first else 1.1) * _first_phase("default" if settings.method == "ramp" else "faithful") * steps)
+    course.resume_(at, {}, average)
+    return course

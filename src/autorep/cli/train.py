@@ -71,12 +71,12 @@ class Replace(ReplaceSettings):
 
         result = replace(self)
         emit(result, _summary(result, self.out), self.json)
-        return 0
+        return 0 if result["finished"] else 1
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Accuracy of a saved model on its data set's test images."""
+    """Accuracy of a saved model on its data set's test images, and how many images leave its range."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A saved model (NAME.json, NAME.safetensors), a run directory, or a name from `autorep zoo`."""
@@ -86,6 +86,12 @@ class Evaluate:
     """Archive, folder or .npz file of the data set; not needed for digits."""
     limit: int | None = None
     """Only the first so many test images."""
+    shifted: int = 2000
+    """Of a replaced model, how many images are also measured with every standard shift; 0 leaves shifts out."""
+    other_data: str | None = None
+    """Another data set whose test images must not leave the range either, for example cifar10 for a cifar100 model."""
+    other_path: Path | None = None
+    """Archive, folder or .npz file of that data set."""
     threads: int | None = None
     """CPU threads; default is torch's own choice."""
     json: str | None = None
@@ -110,8 +116,40 @@ class Evaluate:
         if saved.replacement is not None:
             result |= {"relus": saved.replacement.count(), "relus_total": saved.replacement.total}
             text += f", {result['relus']:,} of {result['relus_total']:,} ReLUs kept"
+            if self.shifted:
+                text += "\n\n" + self._measure_range(saved.model, images, dataset, result)
         emit(result, text, self.json)
         return 0
+
+    def _measure_range(self, model: Any, images: Any, dataset: Any, result: dict[str, Any]) -> str:
+        """Images lost with every shift, and the tail of the largest input per layer; adds both to the result."""
+        from autorep import data
+        from autorep.replacement.reach import LIMIT, TAIL
+        from autorep.training import shifts
+
+        rows, plain = shifts.measure(model, images, dataset, self.shifted)
+        if self.other_data is not None:
+            other = data.load(self.other_data, self.other_path, dataset.shape[-1]).test
+            rows.append(
+                shifts.strange(self.other_data, model, shifts.pixels_of(other, min(self.shifted, len(other))), dataset)
+            )
+        tails = plain.tails()
+        result |= {"shifts": rows, "tails": tails, "range": LIMIT}
+        accuracies = [f"{row['accuracy']:.2f} %" if "accuracy" in row else "" for row in rows]
+        lines = [
+            (row["shift"], f"{row['images']:,}", f"{row['lost']:,}", right) for row, right in zip(rows, accuracies)
+        ]
+        worst = sorted(tails.items(), key=lambda item: -item[1][-1])[:5]
+        heads = ("layer", *(f"{100 * share:g} % of images" for share in TAIL), "all images")
+        return "\n".join(
+            [
+                f"Lost images: no finite answer, or an input of a polynomial beyond {LIMIT:g} deviations",
+                table(lines, ("shift", "images", "lost", "accuracy"), "lrrr"),
+                "",
+                "Largest input of an image in deviations, the five layers of the longest tails",
+                table([(name, *(f"{value:.1f}" for value in tail)) for name, tail in worst], heads, "lrrrr"),
+            ]
+        )
 
 
 def _summary(result: dict[str, Any], out: Path) -> str:
@@ -119,4 +157,11 @@ def _summary(result: dict[str, Any], out: Path) -> str:
     if "relus" in result:
         lines[0] += f", {result['relus']:,} of {result['relus_total']:,} ReLUs kept"
         lines.append(f"all-ReLU network: test accuracy {result['teacher_test_accuracy']:.2f} %")
+        lost = f"{result['lost']:,} of {result['lost_of']:,} training images are lost (see `autorep evaluate`)"
+        lines.append(
+            lost
+            if result["finished"]
+            else f"NOT FINISHED: {lost}, more than 1 in 10,000. Train for more epochs, raise --stress-clip, start with"
+            " a smaller --curve, or keep more ReLUs"
+        )
     return "\n".join([*lines, f"model: {out / 'model.safetensors'}"])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autorep.errors import DataError, UnsupportedOpError
+from autorep.errors import ConfigError, DataError, UnsupportedOpError
 from autorep.replacement import dapa, fused
 from autorep.replacement.indicator import START, straight_through, surrogate_slope
 
@@ -41,10 +41,12 @@ class MaskedActivation(nn.Module):
         moments: running mean and variance of Z, followed in training forwards while `tracking` is on.
         activation: "relu", "relu6" or "silu".
         frozen: 1 when the mask is final and aux no longer trains.
+        soft: while on, aux itself is the mask, a gate that mixes activation and polynomial; for methods that train or
+            fade a gate before they choose.
         range_limit: None, or the |z| beyond which training forwards collect the range penalty.
         input_limit: |z| at which training forwards cut their input off, so that one image's outlier cannot blow up a
-            chain of quadratics. Gradients pass as if the input had been there from the start, so the range penalty
-            still pulls outliers in. Infinity, the start, does not cut off; evaluation never does.
+            chain of quadratics. No gradient passes a polynomial there, for the same reason; the range penalty still
+            pulls outliers in. Infinity, the start, does not cut off; evaluation never does.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class MaskedActivation(nn.Module):
         self.surrogate = surrogate
         self.channels = shape[0]
         self.tracking = False
+        self.soft = False
         self.range_limit: float | None = None
         self.input_limit = math.inf
         self.range_sum: Tensor | None = None
@@ -110,16 +113,17 @@ class MaskedActivation(nn.Module):
         self, z: Tensor, range_limit: float | None = None, input_limit: float = math.inf
     ) -> tuple[Tensor, Tensor | None]:
         """Forward in plain torch operations, and Σ (1 − mask)·relu(|z| − limit)² when a limit is given."""
-        dtype = z.dtype
+        dtype, cut = z.dtype, z
         if input_limit < math.inf:
             low, high = (bound.view(_wide(z)) for bound in self.held_between(input_limit))
-            z = _StraightThroughClamp.apply(z.to(torch.promote_types(dtype, low.dtype)), low, high)
-        poly, scaled = self._poly(z)
-        mask = straight_through(self.mask, self.aux, self.surrogate)
+            cut = torch.clamp(z.to(torch.promote_types(dtype, low.dtype)), low, high)
+            z = _StraightThroughClamp.apply(z.to(cut.dtype), low, high)
+        poly = self.poly(cut)
+        mask = self.aux if self.soft else straight_through(self.mask, self.aux, self.surrogate)
         x = (mask * self.keep(z) + (1 - mask) * poly).to(dtype)
         if range_limit is None:
             return x, None
-        return x, ((1 - self.mask) * F.relu(scaled.abs() - range_limit).square()).sum()
+        return x, ((1 - self.mask) * F.relu(self._scaled(z).abs() - range_limit).square()).sum()
 
     def held_between(self, deviations: float) -> tuple[Tensor, Tensor]:
         """Per channel, the inputs so many deviations below and above the mean."""
@@ -127,7 +131,7 @@ class MaskedActivation(nn.Module):
 
     def poly(self, z: Tensor) -> Tensor:
         """What a replaced element goes through."""
-        return self._poly(z)[0]
+        return dapa.polynomial(self._scaled(z), self.terms().view(self.degree + 1, *_wide(z)))
 
     def keep(self, z: Tensor) -> Tensor:
         """What a kept element goes through."""
@@ -159,6 +163,22 @@ class MaskedActivation(nn.Module):
         self.coefficients.copy_(series)
 
     @torch.no_grad()
+    def set_powers_(self, powers: Tensor) -> None:
+        """Make the polynomial Σ powers[i]·Z**i, alike in every channel, around the moments as last calibrated."""
+        if len(powers) > self.degree + 1:
+            raise ConfigError(f"a polynomial of degree {len(powers) - 1} for a site of degree {self.degree}")
+        mean, std = self.mean.double(), self.std.double()
+        terms = torch.zeros(self.degree + 1, len(mean), dtype=torch.float64, device=mean.device)
+        for power in powers.double().flip(0).to(mean.device):  # Horner's rule in z, with Z = mean + std·z
+            terms = mean * terms + std * F.pad(terms[:-1], (0, 0, 1, 0))
+            terms[0] += power
+        to_hermite = torch.linalg.inv(dapa.hermite_to_powers(self.degree)).to(mean.device)
+        series = to_hermite @ (terms / std)
+        if self.degree >= 2:
+            series[2] = trainable_curve(series[2])
+        self.coefficients.copy_(series)
+
+    @torch.no_grad()
     def power_coefficients(self) -> Tensor:
         """Float64 coefficients of Z**i per channel, lowest power first, shape (degree + 1, channels)."""
         series = self.coefficients.double()
@@ -185,6 +205,7 @@ class MaskedActivation(nn.Module):
     @torch.no_grad()
     def freeze_(self) -> None:
         """Make the mask final: aux stops training."""
+        self.soft = False
         self.frozen.fill_(1)
         self.aux.requires_grad_(False)
 
@@ -192,10 +213,9 @@ class MaskedActivation(nn.Module):
         shape = tuple(self.mask.shape)
         return f"{shape}, activation={self.activation!r}, degree={self.degree}, granularity={self.granularity!r}"
 
-    def _poly(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The polynomial at z, and z in standard deviations from the mean."""
-        scaled = (z - self.mean.view(_wide(z))) / self.std.view(_wide(z))
-        return dapa.polynomial(scaled, self.terms().view(self.degree + 1, *_wide(z))), scaled
+    def _scaled(self, z: Tensor) -> Tensor:
+        """z in standard deviations from the mean."""
+        return (z - self.mean.view(_wide(z))) / self.std.view(_wide(z))
 
     @torch.no_grad()
     def _follow_moments(self, z: Tensor) -> None:

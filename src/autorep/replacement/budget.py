@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,27 +30,61 @@ def check_budget(budget: int, sizes: Sequence[int], floor: int) -> int:
 
 
 def keep_best(
-    scores: Sequence[Tensor], masks: Sequence[Tensor], budget: int, margin: float, floor: int = 0
+    scores: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    budget: int,
+    margin: float,
+    floor: int = 0,
+    quotas: Sequence[int] | None = None,
 ) -> list[Tensor]:
     """Masks with exactly `budget` ones: the highest scores over all layers, incumbents ahead by `margin`.
 
     An element outside enters only by beating one inside by more than `margin`; ties go to incumbents, then to the
     earlier element, so that every process of a parallel run decides alike. Each layer keeps at least
-    min(floor, its size) elements.
+    min(floor, its size) elements; with `quotas` it keeps exactly that many, and they must add up to the budget.
     """
-    check_budget(budget, [mask.numel() for mask in masks], floor)
+    sizes = [mask.numel() for mask in masks]
+    check_budget(budget, sizes, floor)
+    if quotas is not None:
+        _check_quotas(quotas, sizes, budget)
+        return [
+            keep_best([score], [mask], quota, margin)[0]
+            for score, mask, quota in zip(scores, masks, quotas, strict=True)
+        ]
     inside = torch.cat([mask.reshape(-1) for mask in masks]).bool()
     flat = torch.cat([score.detach().reshape(-1) for score in scores]).double()
     flat = torch.where(inside, flat + margin, flat)
     if floor:
         start = 0
-        for mask in masks:
-            layer = flat[start : start + mask.numel()]
-            layer[layer.topk(min(floor, layer.numel())).indices] = torch.inf
-            start += mask.numel()
+        for size in sizes:
+            layer = flat[start : start + size]
+            layer[layer.topk(min(floor, size)).indices] = torch.inf
+            start += size
     kept = _top(flat, inside, budget)
-    parts = kept.to(masks[0].dtype).split([mask.numel() for mask in masks])
+    parts = kept.to(masks[0].dtype).split(sizes)
     return [part.reshape(mask.shape) for part, mask in zip(parts, masks)]
+
+
+def keep_groups(
+    scores: Sequence[Tensor], masks: Sequence[Tensor], budget: int, unit: Literal["channel", "layer"]
+) -> list[Tensor]:
+    """Masks of whole channels or layers: groups by their mean score, best first, each kept that still fits the budget.
+
+    They may end below the budget, since a group is never divided.
+    """
+    sizes = [mask.numel() for mask in masks]
+    check_budget(budget, sizes, 0)
+    new = [torch.zeros_like(mask) for mask in masks]
+    rows = [mask.reshape(len(mask) if unit == "channel" else 1, -1) for mask in new]
+    means = [score.detach().double().reshape(row.shape).mean(1) for score, row in zip(scores, rows)]
+    ranked = sorted(
+        (-float(value), layer, group) for layer, mean in enumerate(means) for group, value in enumerate(mean)
+    )
+    for _, layer, group in ranked:
+        if rows[layer].shape[1] <= budget:
+            rows[layer][group] = 1
+            budget -= rows[layer].shape[1]
+    return new
 
 
 def keep_at_least(mask: Tensor, aux: Tensor, floor: int) -> Tensor:
@@ -61,6 +96,15 @@ def keep_at_least(mask: Tensor, aux: Tensor, floor: int) -> Tensor:
     filled = mask.clone().reshape(-1)
     filled[outside.topk(short).indices] = 1
     return filled.reshape(mask.shape)
+
+
+def _check_quotas(quotas: Sequence[int], sizes: Sequence[int], budget: int) -> None:
+    if len(quotas) != len(sizes) or any(not 0 <= quota <= size for quota, size in zip(quotas, sizes)):
+        raise BudgetError(
+            f"quotas {list(quotas)} for layers of {list(sizes)} ReLUs; give 0 up to its size for each layer"
+        )
+    if sum(quotas) != budget:
+        raise BudgetError(f"quotas add up to {sum(quotas)} ReLUs; the budget is {budget}")
 
 
 def _top(flat: Tensor, preferred: Tensor, count: int) -> Tensor:

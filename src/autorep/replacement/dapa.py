@@ -51,25 +51,6 @@ def dapa(mean: Tensor, std: Tensor, degree: int = 2, activation: str = "relu") -
     return series
 
 
-def expected_loss(mean: Tensor, std: Tensor, degree: int = 2) -> Tensor:
-    """E[(relu(Z) − g(Z))²] of the best polynomial of that degree, float64.
-
-    For degree 2 it is σ²[(1 + h²)Φ(1 − Φ) + hφ(1 − 2Φ) − 3/2·φ²]; each further degree takes away σ²·k_j²·j!.
-    """
-    # relu(Z) and relu(−Z) differ by a line, so the loss is even in h, and h < 0 has no cancellation in 1 − Φ.
-    ratio = -_ratio(mean.double(), std.double()).abs().clamp_max(_VANISHED)
-    density = _density(ratio)
-    mills = _mills(ratio)
-    tail = density * mills
-    loss = (
-        density * ((1 + ratio**2) * mills + ratio) - (1 + ratio**2) * tail**2 - 2 * ratio * density * tail - density**2
-    )
-    series = _relu_series(ratio, degree)
-    for j in range(2, degree + 1):
-        loss = loss - series[j] ** 2 * math.factorial(j)
-    return std.double() ** 2 * loss.clamp_min(0.0)
-
-
 def polynomial(z: Tensor, terms: Tensor) -> Tensor:
     """Σ_i terms[i]·z**i by Horner's rule; terms[i] broadcasts against z."""
     value = terms[-1]

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 def usable(site: MaskedActivation, z: Tensor) -> bool:
-    """Whether the native kernel can run this site; otherwise (CUDA, torch.compile, degree 3 …) torch does."""
+    """Whether the native kernel can run this site; otherwise (CUDA, torch.compile, degree 3, soft gates) torch does."""
     return (
         z.device.type == "cpu"
         and z.dtype in (torch.float32, torch.bfloat16)
         and site.coefficients.dtype == torch.float32
         and site.degree <= 2
         and site.activation != "silu"
+        and not site.soft
         and not torch.compiler.is_compiling()
     )
 

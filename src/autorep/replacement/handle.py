@@ -1,11 +1,15 @@
-"""The Replacement handle: count, penalty, mask steps, calibration and finalisation of one model's activations."""
+"""The Replacement handle: count, mask steps, calibration and finalisation of one model's activations.
+
+`begin`, `loss` and `step` carry the whole method through anyone's training loop (see `course`); the calls below them
+are its parts, for methods and loops that go their own way.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +19,12 @@ from autorep.replacement import moments
 from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget, keep_at_least, keep_best
 from autorep.replacement.indicator import hysteresis_step
+from autorep.settings import warn
 
+if TYPE_CHECKING:
+    from autorep.replacement.course import Course, CourseSettings
+
+SUDDEN = 0.05  # share of all ReLUs that may be cut at once
 SETTINGS_ATTRIBUTE = "replacement_settings"  # where a replaced model keeps what `attach` needs
 
 
@@ -52,6 +61,7 @@ class Replacement:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._course: Course | None = None
         self.sites: dict[str, MaskedActivation] = {}
         for name in self.settings.names:
             site = model.get_submodule(name)
@@ -90,6 +100,61 @@ class Replacement:
     def tracking(self, on: bool) -> None:
         for site in self.sites.values():
             site.tracking = on
+
+    @property
+    def course(self) -> Course:
+        """The replacement on its way; there is one after `begin`."""
+        if self._course is None:
+            raise ConfigError(
+                "the replacement has not begun: call replacement.begin(model, batches, total_steps) first"
+            )
+        return self._course
+
+    @course.setter
+    def course(self, course: Course) -> None:
+        self._course = course
+
+    def begin(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        total_steps: int,
+        *,
+        teacher: Callable[[Tensor], Tensor] | None = None,
+        settings: CourseSettings | None = None,
+        epoch_steps: int | None = None,
+    ) -> None:
+        """Start the replacement: polynomials and masks from some batches, then `total_steps` steps of your loop.
+
+        Args:
+            model: the network, or its data-parallel wrapper's module.
+            batches: images, or tuples that start with them, normalised as in training; some two thousand are enough.
+            total_steps: optimiser steps that the loop will take; masks are final after the first quarter.
+            teacher: the all-ReLU network, frozen; where given, distorted images are answered as it answers them.
+            settings: everything else; the defaults are the recipe of `autorep replace`.
+            epoch_steps: steps in an epoch, for methods that count in epochs; by default a twelfth of all.
+        """
+        from autorep.replacement.course import Course, CourseSettings
+
+        kept = list(batches)
+        steps = epoch_steps or max(total_steps // 12, 1)
+        self.course = Course(
+            model, self, lambda: kept, total_steps, settings or CourseSettings(), epoch_steps=steps, teacher=teacher
+        )
+        self.course.begin_()
+
+    def loss(self) -> Tensor:
+        """What the replacement adds to the loss of the training forward that has just been run."""
+        return self.course.loss()
+
+    def step(self) -> int:
+        """The replacement's own step, after your optimiser's; returns how many masks flipped."""
+        return self.course.step()
+
+    def weights(self) -> list[nn.Parameter]:
+        """All parameters but the replacement's own, which `step` moves: give these to your optimiser."""
+        own = {id(parameter) for parameter in (*self.aux_parameters(), *self.coefficient_parameters())}
+        return [parameter for parameter in self._model.parameters() if id(parameter) not in own]
 
     def count(self) -> int:
         """Activations kept now."""
@@ -152,7 +217,7 @@ class Replacement:
         The paper's mu counts single ReLUs: weight = mu·total, which is the lambda of the authors' program
         (6K: 200, 9K: 140, 12.9K: 80, 15K: 60, 25K and more: 40 for a ResNet-18 on CIFAR-100).
         """
-        budget = self._budget(None)
+        budget = self.require_budget()
         auxes = self.aux_parameters()
         excess = self.count() - budget
         if excess <= 0 or self.frozen:
@@ -162,7 +227,7 @@ class Replacement:
         return (excess + torch.stack(gradients).sum()) * (weight / self.total)
 
     @torch.no_grad()
-    def step(self) -> int:
+    def step_hysteresis_(self) -> int:
         """Hysteresis step of every mask, after the optimiser's step; returns how many masks flipped."""
         if self.frozen:
             return 0
@@ -182,10 +247,28 @@ class Replacement:
             raise BudgetError(f"the masks are final at {self.count()} ReLUs; step_exact_ cannot change them")
         return self._set_masks(self._best(budget, 2 * self.settings.hysteresis))
 
-    @torch.no_grad()
     def finalize_(self, budget: int | None = None) -> int:
-        """Exactly `budget` ReLUs with as few flips as possible, then freeze; returns how many masks flipped."""
-        budget = self._budget(budget)
+        """Exactly `budget` ReLUs with as few flips as possible, then freeze; returns how many masks flipped.
+
+        It ends the course: averaged weights become the model's own. A course that was to come down to the budget by
+        itself and is far from it yet is not cut short: that is a BudgetError with the numbers. Without a course, a
+        sudden cut only warns.
+        """
+        budget = self.require_budget() if budget is None else budget
+        if self._course is not None:
+            self.refuse_sudden_cut(f"after {self._course.taken} of {self._course.total_steps} steps", budget)
+            self._course.end_()
+        elif self.count() - budget > SUDDEN * self.total:
+            warn(
+                f"finalize_ replaces {self.count() - budget:,} of {self.count():,} ReLUs at once to keep {budget:,};"
+                " the network has not been trained for that, so measure it before you use it (replacement.begin comes"
+                " down step by step)"
+            )
+        return self.settle_(budget)
+
+    @torch.no_grad()
+    def settle_(self, budget: int) -> int:
+        """Masks at exactly the budget and final, however far that is; returns how many flipped."""
         if self.frozen and self.count() != budget:
             raise BudgetError(f"the masks are final at {self.count()} ReLUs; they cannot be finalised to {budget}")
         auxes = self.aux_parameters()
@@ -194,16 +277,31 @@ class Replacement:
         self.freeze_()
         return flips
 
+    def refuse_sudden_cut(self, when: str, budget: int | None = None) -> None:
+        """A BudgetError when ReLUs above the budget are so many that cutting them at once would ruin the network."""
+        budget = self.require_budget() if budget is None else budget
+        excess = self.count() - budget
+        if excess > SUDDEN * self.total:
+            raise BudgetError(
+                f"{when}, {self.count():,} of {self.total:,} ReLUs are still kept and the budget is {budget:,}: cutting"
+                f" {excess:,} at once would ruin the network. Take the remaining steps, begin with fewer total_steps,"
+                " or give the penalty more weight"
+            )
+
     def freeze_(self) -> None:
         """Make the masks final; aux stops training. Wrap for data-parallel training after this, not before."""
         for site in self.sites.values():
             site.freeze_()
 
     def sensitivity_(
-        self, model: nn.Module, batches: Iterable[Any], loss_fn: Callable[..., Tensor]
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        loss_fn: Callable[..., Tensor],
+        moment: Literal["rms", "mean"] = "rms",
     ) -> dict[str, Tensor]:
-        """E[((activation − poly)·dL/dX)²]^½ per element: name -> tensor; loss_fn(outputs, *rest of batch)."""
-        return moments.sensitivity(model, self.sites, batches, loss_fn)
+        """E[((activation − poly)·dL/dX)²]^½ per element (or |its mean|): name -> tensor; loss_fn(outputs, *rest)."""
+        return moments.sensitivity(model, self.sites, batches, loss_fn, moment)
 
     @torch.no_grad()
     def start_from_(self, scores: Mapping[str, Tensor], spread: float = 1.0) -> None:
@@ -252,11 +350,11 @@ class Replacement:
             site.range_sum = None
         return total / max(elements, 1)
 
-    def _budget(self, budget: int | None) -> int:
-        budget = self.budget if budget is None else budget
-        if budget is None:
+    def require_budget(self) -> int:
+        """The budget, which must have been set."""
+        if self.budget is None:
             raise BudgetError(f"no budget was given; set replacement.budget to 0 … {self.total}")
-        return budget
+        return self.budget
 
     def _best(self, budget: int, margin: float) -> list[Tensor]:
         masks = [site.mask for site in self.sites.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,11 @@ def all_reduce_(value: Tensor) -> Tensor:
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(value)
     return value
+
+
+def process_rank() -> int:
+    """This process's number in a torch.distributed run; 0 outside of one."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 @torch.no_grad()
@@ -53,12 +58,17 @@ def exact_moments(
 
 
 def sensitivity(
-    model: nn.Module, sites: Mapping[str, MaskedActivation], batches: Batches, loss_fn: Callable[..., Tensor]
+    model: nn.Module,
+    sites: Mapping[str, MaskedActivation],
+    batches: Batches,
+    loss_fn: Callable[..., Tensor],
+    moment: Literal["rms", "mean"] = "rms",
 ) -> dict[str, Tensor]:
     """E[((activation − poly)·dL/dX)²]^½ of every element, over all images and processes, float64.
 
-    L is one image's own loss: loss_fn(outputs, *rest of the batch) must be the mean over the batch. It is the
-    first-order change of the loss when that element alone is replaced. Parameters and their .grad stay untouched.
+    With moment "mean" it is |E[(activation − poly)·dL/dX]| instead, in which images that disagree cancel. L is one
+    image's own loss: loss_fn(outputs, *rest of the batch) must be the mean over the batch. It is the first-order change
+    of the loss when that element alone is replaced. Parameters and their .grad stay untouched.
     """
     totals = {
         name: torch.zeros(site.mask.shape, dtype=torch.float64, device=site.mask.device) for name, site in sites.items()
@@ -82,7 +92,8 @@ def sensitivity(
                 names = list(seen)
                 gradients = torch.autograd.grad(loss, [seen[name][1] for name in names])
                 for name, gradient in zip(names, gradients):
-                    totals[name] += _squared_change(sites[name], seen[name][0], gradient * x.shape[0])
+                    change = _change(sites[name], seen[name][0], gradient * x.shape[0])
+                    totals[name] += (change.square() if moment == "rms" else change).sum(dim=0, dtype=torch.float64)
                 images += x.shape[0]
                 seen.clear()
         finally:
@@ -91,7 +102,8 @@ def sensitivity(
     count = all_reduce_(torch.tensor(float(images), dtype=torch.float64, device=next(iter(totals.values())).device))
     if not count:
         raise DataError("no batch to measure sensitivity on; pass at least one (images, targets) batch")
-    return {name: (all_reduce_(total) / count).sqrt() for name, total in totals.items()}
+    means = {name: all_reduce_(total) / count for name, total in totals.items()}
+    return {name: mean.sqrt() if moment == "rms" else mean.abs() for name, mean in means.items()}
 
 
 @contextmanager
@@ -114,10 +126,10 @@ def inputs_of(batch: Tensor | tuple[Any, ...] | list[Any]) -> tuple[Tensor, tupl
 
 
 @torch.no_grad()
-def _squared_change(site: MaskedActivation, z: Tensor, gradient: Tensor) -> Tensor:
+def _change(site: MaskedActivation, z: Tensor, gradient: Tensor) -> Tensor:
+    """First-order change of each image's loss when each of the site's elements alone is replaced."""
     z = z.detach().float()
-    difference = site.keep(z) - site.poly(z)
-    return (difference * gradient.float()).square().sum(dim=0, dtype=torch.float64)
+    return (site.keep(z) - site.poly(z)) * gradient.float()
 
 
 def _batch_moments(z: Tensor, granularity: str) -> Tensor:

@@ -22,9 +22,9 @@ from autorep.report.table import Table
 from autorep.report.tables import is_plain
 
 ABLATIONS = {
-    "degree": ("Degree of the polynomials", "1st against 2nd order, everything else equal."),
+    "function": ("Function", "What replaced activations become, everything else equal."),
+    "method": ("Method", "How the ReLUs that stay are chosen, everything else equal."),
     "hysteresis": ("Hysteresis", "Half-width of the band in which a mask does not flip, everything else equal."),
-    "penalty_weight": ("Penalty", "Weight of the paper's budget penalty, everything else equal."),
     "recipe": ("Recipe", "The default recipe against the paper's own, at equal epochs and budget."),
 }
 MOST_DETAILED = 3  # finished runs whose layers are drawn
@@ -208,7 +208,7 @@ def _ablation_sections(sources: Sources) -> list[Section]:
 
 def _same_but(run: TrainingRun, other: TrainingRun, key: str) -> bool:
     if key == "recipe":
-        same = ("model", "data", "epochs", "budget", "degree")
+        same = ("model", "data", "epochs", "budget", "function")
         return all(run.settings.get(name) == other.settings.get(name) for name in same)
     return run is other or differing([run, other]) == [key]
 

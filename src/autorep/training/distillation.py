@@ -43,6 +43,10 @@ class Teacher:
         self.model = fold_batch_norm(model).requires_grad_(False)
         self.tap = FeatureTap(self.model, names)
 
+    def answers(self, x: Tensor) -> Tensor:
+        """The logits alone."""
+        return self(x)[0]
+
     @torch.no_grad()
     def __call__(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         logits = self.model(x)

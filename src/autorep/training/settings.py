@@ -1,13 +1,14 @@
-"""Settings of training runs: what a baseline and a replacement need, and what the two recipes fill in."""
+"""Settings of training runs: what a baseline and a replacement need, and recipes of the latter."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from autorep.errors import ConfigError
+from autorep.replacement.course import CourseSettings
 
 
 @dataclass(frozen=True)
@@ -93,21 +94,20 @@ class TrainSettings(RunSettings):
 
 
 @dataclass(frozen=True)
-class ReplaceSettings(RunSettings):
-    """Replacement down to a budget. Settings left at None take the recipe's value (see RECIPES)."""
+class ReplaceSettings(CourseSettings, RunSettings):
+    """Replacement down to a budget; the defaults are the recipe `autorep` (see RECIPES)."""
 
+    recipe: str = "autorep"
+    """Settings to start from; a file's values and flags then override them. autorep: ranked start, exact ramp, freeze,
+    fine-tune; faithful: the paper's penalty and random start."""
     weights: Path | None = None
     """Trained all-ReLU weights to start from: a .safetensors or .pth file, or the model of a baseline run."""
     budget: float = 0.1
     """ReLUs to keep: a whole number, or a share of all when below 1."""
-    recipe: Literal["autorep", "faithful"] = "autorep"
-    """autorep: ranked start, exact ramp, freeze, fine-tune; faithful: the paper's penalty and random start."""
     epochs: int = 12
-    """Passes over the training images in all; 0 replaces by calibration alone."""
+    """Passes over the training images in all; 0 replaces without training."""
     kinds: tuple[str, ...] = ("relu", "relu6")
     """Activations to replace; with silu, SiLU becomes ReLU first."""
-    degree: int = 2
-    """Of the polynomials; two-party inference runs 1 and 2."""
     floor: int = 0
     """ReLUs every layer keeps at least."""
     hysteresis: float = 0.003
@@ -116,126 +116,65 @@ class ReplaceSettings(RunSettings):
     """Reading of the straight-through gradient."""
     calibration_images: int = 2048
     """Training images that moments and sensitivities are measured on."""
-    curve: float | None = None
-    """First curvature of the polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
-    start: Literal["sensitivity", "uniform", "constant"] | None = None
-    """First values of the auxiliary parameters."""
-    budget_rule: Literal["ramp", "penalty"] | None = None
-    """ramp: exactly so many ReLUs at every step, falling cubically; penalty: the paper's."""
-    penalty_weight: float | None = None
-    """Weight of the paper's penalty, per share of all ReLUs above the budget (only with the penalty rule)."""
-    freeze_at: float | None = None
-    """Share of all steps after which masks are final."""
-    optimizer: Literal["sgd", "adam"] | None = None
+    optimizer: Literal["sgd", "adam"] = "sgd"
     """Of the weights; coefficients and auxiliary parameters always use Adam."""
-    learning_rate: float | None = None
+    learning_rate: float = 0.02
     """Of the weights, at its highest."""
-    coefficient_rate: float | None = None
-    """Of the polynomials' coefficients, with Adam; 0 keeps the first ones."""
-    aux_rate: float | None = None
-    """Of the auxiliary parameters."""
-    weight_decay: float | None = None
+    weight_decay: float = 5e-4
     """On convolutions and linear layers."""
-    warmup: float | None = None
-    """Share of all steps in which the learning rate rises from 0."""
-    distill: float | None = None
+    distill: float = 0.9
     """Weight of the teacher's answers in the loss; the labels have the rest."""
     temperature: float = 4.0
     """Of distillation."""
-    features: float | None = None
+    features: float = 1.0
     """Weight of matching the teacher's features at the end of every stage."""
-    features_until: Literal["freeze", "end"] | None = None
+    features_until: Literal["freeze", "end"] = "end"
     """How long features are matched; to the end takes more time."""
-    range_weight: float | None = None
-    """Weight of the penalty on polynomial inputs beyond `range_limit` deviations."""
-    range_limit: float = 3.0
-    """Deviations from the mean that polynomial inputs may reach freely."""
-    input_limit: float | None = None
-    """Deviations at which inputs of replaced activations are cut off in training until the freeze, later four times
-    as many; 0 does not cut off."""
-    clip: float | None = None
+    clip: float = 5.0
     """Largest norm of the weights' gradient; 0 does not clip."""
-    average: float | None = None
-    """Decay of the running average of weights while fine-tuning; 0 keeps the last weights."""
-    refresh_epochs: float | None = None
-    """Epochs in which coefficients follow the running moments before they are trained."""
-    reestimate: bool | None = None
-    """Measure batch-norm statistics afresh on training images at the end; kept if held-out images do better."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        RunSettings.__post_init__(self)
+        CourseSettings.__post_init__(self)
+        require(self.recipe in RECIPES, "recipe", self.recipe, ", ".join(RECIPES))
         require(self.epochs >= 0, "epochs", self.epochs, "0 or more")
         require(self.budget >= 0, "budget", self.budget, "a number of ReLUs, or a share below 1")
         require(self.calibration_images >= 1, "calibration_images", self.calibration_images, "at least 1")
         require(self.temperature > 0, "temperature", self.temperature, "above 0")
-        for name in ("freeze_at", "warmup", "distill", "average", "curve"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value <= 1, name, value, "a share from 0 to 1")
+        require(0 <= self.distill <= 1, "distill", self.distill, "a share from 0 to 1")
 
-    def resolved(self, layers: int = 1) -> ReplaceSettings:
-        """The same settings with every None filled in from the recipe, for a network of so many activation layers."""
-        recipe = RECIPES[self.recipe]
-        if self.recipe == "autorep" and layers >= DEEP_LAYERS:
-            recipe = recipe | DEEP
-        return dataclasses.replace(self, **{name: recipe[name] for name in recipe if getattr(self, name) is None})
+    @classmethod
+    def of(cls, recipe: str, **values: Any) -> Self:
+        """A recipe's settings with some of them changed."""
+        require(recipe in RECIPES, "recipe", recipe, ", ".join(RECIPES))
+        return cls(**(RECIPES[recipe] | {"recipe": recipe} | values))
 
-    @property
-    def first_curve(self) -> float:
-        """Flat first curves are for training; where there is none, scores must rank by what full quadratics miss."""
-        return 1.0 if self.curve is None or self.epochs == 0 else self.curve
+    @staticmethod
+    def recipes() -> Mapping[str, Mapping[str, Any]]:
+        """What each recipe changes in the defaults; `autorep.settings.parse` starts from it."""
+        return RECIPES
 
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "autorep": {
-        "curve": 0.4,
-        "start": "sensitivity",
-        "budget_rule": "ramp",
-        "penalty_weight": 0.0,
-        "freeze_at": 0.25,
-        "optimizer": "sgd",
-        "learning_rate": 0.02,
-        "coefficient_rate": 2e-3,
-        "aux_rate": 1e-3,
-        "weight_decay": 5e-4,
-        "warmup": 0.05,
-        "distill": 0.9,
-        "features": 1.0,
-        "features_until": "freeze",
-        "range_weight": 2.0,
-        "input_limit": 8.0,
-        "clip": 5.0,
-        "average": 0.99,
-        "refresh_epochs": 0.0,
-        "reestimate": True,
-    },
+    "autorep": {},
     "faithful": {
+        "method": "penalty",
         "curve": 0.1,  # the authors' program starts at 1 to 20 % of DaPa; with all of it, single images diverge
-        "start": "uniform",
-        "budget_rule": "penalty",
-        "penalty_weight": 80.0,
         "freeze_at": 1.0,
         "optimizer": "adam",
-        "learning_rate": 1e-4,
+        "learning_rate": 1e-3,  # of the authors' program; the paper says 1e-4
         "coefficient_rate": 1e-4,
-        "aux_rate": 1e-3,
         "weight_decay": 0.0,
         "warmup": 0.0,
         "distill": 0.5,
         "features": 0.0,
-        "features_until": "freeze",
         "range_weight": 0.0,
         "input_limit": 0.0,
+        "stress_clip": 0.0,
         "clip": 0.0,
         "average": 0.0,
-        "refresh_epochs": 1.0,
-        "reestimate": False,
     },
 }
-
-DEEP_LAYERS = 24
-DEEP = {"curve": 0.2, "features_until": "end", "range_weight": 5.0, "input_limit": 6.0}
-"""What the default recipe takes in deep networks: the longer a chain of quadratics, the sooner an outlier runs away in
-it. With the values of shallow networks ResNet-32 (31 layers) collapsed in its second epoch; ResNet-20 (19) does not."""
 
 
 def require(valid: bool, name: str, value: object, what: str) -> None:

@@ -1,10 +1,12 @@
-"""The state of a training run: what it needs, what changes with every step, and how it is stored and continued."""
+"""What baseline training and replacement share: a run's state, its batches, its epochs, its checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from autorep import _native, data, models
-from autorep.data.augment import epoch_order
+from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError
-from autorep.replacement import MaskedActivation, Replacement
+from autorep.replacement.averaging import averaged_state
 from autorep.training import parallel
-from autorep.training.averaging import WeightAverage
-from autorep.training.distillation import FeatureTap, Teacher
 from autorep.training.evaluate import accuracy
-from autorep.training.runs import Run, load_optimizer_, optimizer_tensors
+from autorep.training.progress import Progress, write_tensorboard
+from autorep.training.runs import Run, load_tensors, save_tensors
 from autorep.training.settings import ReplaceSettings, TrainSettings
-
-_CALIBRATION_BATCH = 256
 
 
 @dataclass
@@ -37,20 +36,8 @@ class EpochSums:
 
 
 @dataclass(eq=False)
-class Replacing:
-    """What a run has beyond a baseline's when it replaces activations."""
-
-    settings: ReplaceSettings
-    handle: Replacement
-    budget: int
-    teacher: Teacher
-    tap: FeatureTap
-    average: WeightAverage | None = None
-
-
-@dataclass(eq=False)
 class Trainer:
-    """All that is needed or changes while a run goes on."""
+    """A run as it goes on: what it needs, and what changes with every step."""
 
     settings: TrainSettings | ReplaceSettings
     run: Run
@@ -59,8 +46,6 @@ class Trainer:
     held_out: data.Images
     model: nn.Module
     wrapped: nn.Module
-    replacing: Replacing | None = None
-    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     step: int = 0
     best: float = -1.0
     sums: EpochSums = field(default_factory=EpochSums)
@@ -73,33 +58,123 @@ class Trainer:
     def total_steps(self) -> int:
         return self.settings.epochs * self.steps_per_epoch
 
-    @property
-    def freeze_step(self) -> int:
-        """The step before which masks become final."""
-        share = self.replacing.settings.freeze_at if self.replacing is not None else None
-        return round((share or 0.0) * self.total_steps)
-
-    @property
-    def count(self) -> int | None:
-        """ReLUs kept now; None for a baseline."""
-        return None if self.replacing is None else self.replacing.handle.count()
-
     def place(self, x: Tensor) -> Tensor:
         """Images on this process's device in the settings' memory layout."""
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return x.to(self.processes.device).contiguous(memory_format=layout)
 
+    def autocast(self) -> torch.autocast:
+        """The settings' precision. Open it for each step: kept open longer it would go on using weights cast before."""
+        kind, wanted = self.processes.device.type, self.settings.precision
+        half = wanted == "bfloat16" or (wanted == "auto" and kind == "cuda")
+        return torch.autocast(kind, torch.bfloat16, enabled=half)
+
     def held_out_accuracy(self) -> float:
         """Accuracy of the model as it is now on the held-out images, in percent."""
         return accuracy(self.model, self.held_out, self.dataset, self.processes)
 
-    def calibration_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's share of the calibration images, normalised, not augmented."""
-        wanted = self.replacing.settings.calibration_images if self.replacing is not None else 0
-        order = epoch_order(len(self.dataset.train), self.settings.seed, -1)[:wanted]
-        own = data.Subset(self.dataset.train, order[self.processes.rank :: self.processes.count])
-        for x, y in data.evaluation_batches(own, self.dataset, _CALIBRATION_BATCH):
-            yield self.place(x), y.to(self.processes.device)
+    def steps(
+        self, store: Callable[[], None], facts: Callable[[], dict[str, Any]], averaged: Averaged = nullcontext
+    ) -> Iterator[int]:
+        """Every step still to be taken; what belongs between two of them is done here.
+
+        store: writes a checkpoint; facts: more for the epoch's line in the log ("relus" among them, where they count);
+        averaged: opens the weights to measure with. An epoch may be the run's best only once its masks are final.
+        """
+        progress = Progress(self.processes.first, self.steps_per_epoch, self.settings)
+        for step in range(self.step, self.total_steps):
+            started = time.perf_counter()
+            yield step
+            self.step, sums = step + 1, self.sums
+            sums.seconds += time.perf_counter() - started
+            progress.show(self.step, sums.loss / sums.seen, 100 * sums.right / sums.seen, facts().get("relus"))
+            epoch_ended = self.step % self.steps_per_epoch == 0
+            if epoch_ended:
+                progress.close_epoch(self._end_epoch(facts(), averaged))
+            if epoch_ended or self.step % self.settings.checkpoint_every == 0:
+                store()
+        progress.close()
+
+    def gradients_(self, step: int, loss_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        """Forward and backward over this process's share of the step's batch; loss_of(x, y) gives loss and logits."""
+        settings, processes = self.settings, self.processes
+        epoch, within = divmod(step, self.steps_per_epoch)
+        size = min(settings.batch_size, len(self.dataset.train))
+        index = epoch_order(len(self.dataset.train), settings.seed, epoch)[within * size : (within + 1) * size]
+        dropout = generator("dropout", settings.seed, step, processes.rank)
+        torch.manual_seed(int(torch.randint(2**62, (), generator=dropout)))
+        self.wrapped.train()
+        for part in range(settings.accumulate):
+            share = processes.share(len(index), part, settings.accumulate)
+            x, y = data.training_batch(self.dataset, index, (settings.seed, step), share, settings.augment)
+            x, y = self.place(x), y.to(processes.device)
+            last = part == settings.accumulate - 1
+            no_sync = getattr(self.wrapped, "no_sync", nullcontext)
+            with nullcontext() if last else no_sync():
+                loss, logits = loss_of(x, y)
+                (loss * (len(y) * processes.count / len(index))).backward()
+            self.sums.loss += float(loss.detach()) * len(y)
+            self.sums.right += int((logits.detach().argmax(1) == y).sum())
+            self.sums.seen += len(y)
+
+    def _end_epoch(self, facts: dict[str, Any], averaged: Averaged) -> dict[str, Any]:
+        """Measure on held-out images, keep the best final state, write the epoch's line."""
+        processes, sums = self.processes, self.sums
+        processes.average_buffers_(self.model)
+        final = facts.pop("final", True)
+        with averaged():
+            measured = self.held_out_accuracy()
+            if final and measured >= self.best:
+                self.best = measured
+                if processes.first:
+                    save_tensors(self.run.directory / "best.safetensors", averaged_state(self.model), {})
+        loss, right, seen = processes.total(sums.loss, sums.right, sums.seen)
+        entry = {
+            "event": "epoch",
+            "step": self.step,
+            "epoch": self.step // self.steps_per_epoch,
+            "loss": round(loss / seen, 5),
+            "train_accuracy": round(100 * right / seen, 3),
+            "held_out_accuracy": round(measured, 3),
+            "images_per_second": round(seen / max(sums.seconds, 1e-9), 1),
+            "seconds": round(sums.seconds, 2),
+            **facts,
+        }
+        self.run.record(**entry)
+        self.sums = EpochSums()
+        if self.settings.tensorboard and processes.first:
+            write_tensorboard(self.run.directory, entry)
+        return entry
+
+    def take_best_(self) -> None:
+        """The state that did best on the held-out images, where an epoch was measured."""
+        if self.best < 0:
+            return
+        if self.processes.count > 1:
+            torch.distributed.barrier()  # the first process has written best.safetensors
+        best, _ = load_tensors(self.run.directory / "best.safetensors")
+        self.model.load_state_dict(best, strict=False)
+
+    def store(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Write a checkpoint of the model, of these tensors and of this state."""
+        own = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        counters = {"step": self.step, "best": self.best, "sums": dataclasses.asdict(self.sums)}
+        self.run.save_checkpoint(own | tensors, counters | state | {"log_lines": len(self.run.log)})
+
+    def restore_(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Go back to the run's checkpoint when the settings ask for it and there is one: its tensors and state."""
+        found = self.run.load_checkpoint() if self.settings.resume else None
+        if found is None:
+            return None
+        tensors, state = found
+        models.load_weights_(self.model, with_prefix(tensors, "model."))
+        self.step, self.best = state["step"], state["best"]
+        self.sums = EpochSums(**state["sums"])
+        self.run.rewind(state["log_lines"])
+        return tensors, state
+
+
+Averaged = Callable[[], AbstractContextManager[None]]
 
 
 def prepare(settings: TrainSettings | ReplaceSettings) -> Trainer:
@@ -130,65 +205,25 @@ def prepare(settings: TrainSettings | ReplaceSettings) -> Trainer:
     return Trainer(settings, run, processes, dataset, held_out, model, model)
 
 
-def weights_optimizer(model: nn.Module, settings: TrainSettings | ReplaceSettings) -> torch.optim.Optimizer:
+def weights_optimizer(
+    parameters: list[nn.Parameter], rate: float, weight_decay: float, momentum: float = 0.9, kind: str = "sgd"
+) -> torch.optim.Optimizer:
     """SGD or Adam over weights (decayed) and over biases and batch norm (not); rates follow each group's `peak`."""
-    apart = {id(p) for m in model.modules() if isinstance(m, MaskedActivation) for p in m.parameters()}
-    own = [p for p in model.parameters() if id(p) not in apart]
-    rate = settings.learning_rate or 0.0
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in own if p.ndim > 1], "weight_decay": settings.weight_decay, "peak": rate},
-        {"params": [p for p in own if p.ndim <= 1], "peak": rate},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay, "peak": rate},
+        {"params": [p for p in parameters if p.ndim <= 1], "peak": rate},
     ]
-    if isinstance(settings, ReplaceSettings) and settings.optimizer == "adam":
+    if kind == "adam":
         return torch.optim.Adam(groups, lr=rate)
-    momentum = settings.momentum if isinstance(settings, TrainSettings) else 0.9
     return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
 
 
-def adam(parameters: list[nn.Parameter], rate: float | None) -> torch.optim.Optimizer:
-    """Adam for coefficients or auxiliary parameters; the rate follows `peak`."""
-    return torch.optim.Adam([{"params": parameters, "peak": rate or 0.0}], fused=True)
+def set_rate_(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """So much of each group's highest learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * factor
 
 
-def store(trainer: Trainer) -> None:
-    """Write a checkpoint from which `restore_` continues bit for bit."""
-    tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
-    for name, optimizer in trainer.optimizers.items():
-        tensors |= optimizer_tensors(optimizer, f"optimizer.{name}")
-    average = trainer.replacing.average if trainer.replacing is not None else None
-    if average is not None:
-        tensors |= {f"average.{name}": value for name, value in average.state.items()}
-    state = {
-        "step": trainer.step,
-        "best": trainer.best,
-        "sums": dataclasses.asdict(trainer.sums),
-        "average_count": average.count if average is not None else None,
-        "log_lines": len(trainer.run.log),
-    }
-    trainer.run.save_checkpoint(tensors, state)
-
-
-def restore_(trainer: Trainer) -> bool:
-    """Continue from the run's checkpoint when the settings ask for it and there is one."""
-    found = trainer.run.load_checkpoint() if trainer.settings.resume else None
-    if found is None:
-        return False
-    tensors, state = found
-    models.load_weights_(trainer.model, _with_prefix(tensors, "model."))
-    replacing = trainer.replacing
-    if replacing is not None and replacing.handle.frozen:
-        del trainer.optimizers["aux"]
-    for name, optimizer in trainer.optimizers.items():
-        load_optimizer_(optimizer, f"optimizer.{name}", tensors)
-    if replacing is not None and state["average_count"] is not None:
-        replacing.average = WeightAverage(trainer.model, replacing.settings.average or 0.0)
-        replacing.average.state = _with_prefix(tensors, "average.")
-        replacing.average.count = state["average_count"]
-    trainer.step, trainer.best = state["step"], state["best"]
-    trainer.sums = EpochSums(**state["sums"])
-    trainer.run.rewind(state["log_lines"])
-    return True
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names start so, without it."""
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,7 +1,8 @@
 // The masked activation of training: X = mask·min(relu(Z), cap) + (1 − mask)·poly((Z − mean)/std), forward and backward
 // in one pass each over the batch. Tensors arrive as addresses, in float32 or bfloat16, because torch's bfloat16 has no
 // numpy type; arithmetic and sums are in float32, sums over images in double. The Python face checks shapes and layouts.
-// Z is first held between the channel's low and high; gradients pass as if it had been there from the start.
+// Z is first held between the channel's low and high. Where that changes it, the polynomial passes no gradient to it; a kept
+// activation and the range penalty do, as if it had been there from the start.
 #include <dlfcn.h>
 
 #include <algorithm>

@@ -1,0 +1,294 @@
+"""The course of a replacement: everything that happens beside the task's own loss, step by step, in one object.
+
+begin_   polynomials fitted to each channel's distribution, with a flat first curve; the method's first masks
+loss     range penalty of the step's forward, stress on distorted copies (`stress`), the method's penalty
+step     the own optimisers (auxiliary parameters, coefficients), then the method: masks of the next step, or the
+         freeze; after the freeze, the running average of the weights
+
+In training forwards, inputs of replaced activations are cut off at `input_limit` deviations, from the freeze on at
+more and more, so that the network meets step by step what it will meet at inference, where nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from autorep.errors import ConfigError
+from autorep.replacement.averaging import WeightAverage
+from autorep.replacement.functions import function
+from autorep.replacement.handle import Replacement
+from autorep.replacement.schedule import cosine, opening
+from autorep.replacement.selection import SELECTIONS, Context, PenaltySettings, Selection
+from autorep.replacement.stress import Stress
+from autorep.settings import nearest
+
+STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
+STRESS_EVERY = 2  # steps
+STRESS_ANSWERS = 0.25  # weight of the teacher's answers to distorted images
+TEMPERATURE = 4.0  # at which they are compared
+
+
+@dataclass(frozen=True)
+class CourseSettings:
+    """How a replacement goes; the defaults are the recipe that works on any network."""
+
+    method: str = "ramp"
+    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically) or penalty (the paper's)."""
+    penalty: PenaltySettings = field(default_factory=PenaltySettings)
+    """Of the method `penalty`."""
+    function: str = "dapa2"
+    """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, …"""
+    curve: float = 0.2
+    """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
+    freeze_at: float = 0.25
+    """Share of all steps after which masks are final."""
+    coefficient_rate: float = 2e-3
+    """Of the polynomials' coefficients, with Adam; 0 keeps the first ones."""
+    aux_rate: float = 1e-3
+    """Of the auxiliary parameters, with Adam."""
+    warmup: float = 0.05
+    """Share of all steps in which learning rates rise from 0."""
+    range_weight: float = 2.0
+    """Weight of the penalty on polynomial inputs beyond `range_limit` deviations, a mean over the batch."""
+    range_limit: float = 3.0
+    """Deviations from the mean that polynomial inputs may reach freely."""
+    input_limit: float = 8.0
+    """Deviations at which inputs of replaced activations are cut off in training until the freeze, later four times
+    as many; 0 does not cut off."""
+    stress_clip: float = 1.0
+    """Largest norm of the gradient that distorted images may add to a step; 0 leaves them out."""
+    stress_limit: float = 8.0
+    """Deviations that polynomial inputs of distorted images may reach freely."""
+    stress_images: int = 16
+    """Distorted images in every other step."""
+    average: float = 0.99
+    """Decay of the running average of weights after the freeze; 0 keeps the last weights."""
+
+    def __post_init__(self) -> None:
+        valid: list[tuple[bool, str, str]] = [
+            (0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
+            for name in ("curve", "freeze_at", "warmup", "average")
+        ]
+        rates = ("coefficient_rate", "aux_rate", "range_weight", "range_limit", "input_limit", "stress_clip")
+        valid += [(getattr(self, name) >= 0, name, "0 or more") for name in rates]
+        valid += [
+            (self.stress_limit > 0, "stress_limit", "above 0"),
+            (self.stress_images >= 1, "stress_images", "1 or more"),
+        ]
+        for holds, name, what in valid:
+            if not holds:
+                raise ConfigError(f"{name} = {getattr(self, name)}; valid: {what}")
+        if self.method not in SELECTIONS:
+            raise ConfigError(f"method = {self.method}: no such selection; {nearest(self.method, list(SELECTIONS))}")
+        function(self.function)
+
+    def selection(self) -> Selection[Any]:
+        """The method, with its own settings."""
+        kind = SELECTIONS[self.method]
+        return kind(getattr(self, self.method, None) or kind.Settings())
+
+
+class Course:
+    """One replacement on its way from all ReLUs to the budget and through fine-tuning."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        handle: Replacement,
+        batches: Callable[[], Iterable[Any]],
+        total_steps: int,
+        settings: CourseSettings,
+        *,
+        epoch_steps: int,
+        teacher: Callable[[Tensor], Any] | None = None,
+        measure: Callable[[], float] = lambda: -1.0,
+        generator: Callable[..., torch.Generator] | None = None,
+    ) -> None:
+        degree = function(settings.function).degree
+        if handle.settings.degree != degree:
+            raise ConfigError(
+                f"function = {settings.function} has degree {degree} and the sites have {handle.settings.degree};"
+                f" use replace_activations_(…, degree={degree})"
+            )
+        self.settings, self.handle, self.model = settings, handle, model
+        self.total_steps, self.taken, self.flips = total_steps, 0, 0
+        self.freeze_step = round(settings.freeze_at * total_steps)
+        self.generator = generator or _generator
+        self.ctx = Context(
+            model=model,
+            handle=handle,
+            budget=handle.require_budget(),
+            steps=self.freeze_step,
+            epoch_steps=epoch_steps,
+            curve=settings.curve,
+            batches=batches,
+            measure=measure,
+            teacher=teacher,
+            generator=self.generator,
+        )
+        self.selection = settings.selection()
+        self.optimizers = {
+            "coefficients": _adam(handle.coefficient_parameters(), settings.coefficient_rate),
+            "aux": _adam(handle.aux_parameters(), settings.aux_rate),
+        }
+        self.average: WeightAverage | None = None
+        self._stress = Stress(model, handle, batches(), settings.stress_limit) if settings.stress_clip else None
+        self._images: Tensor | None = None
+        self._precision = torch.float32
+        self._versions: list[int] = []
+        self._foreign_moves = 0
+        self._hook = model.register_forward_pre_hook(self._notice)
+        handle.track_range(settings.range_limit if settings.range_weight else None)
+
+    def begin_(self) -> None:
+        """Fit the polynomials, let the method give its first masks, and set up the first step."""
+        handle = self.handle
+        handle.calibrate_(self.model, self.ctx.batches())
+        chosen = function(self.settings.function)
+        for site in handle.sites.values():
+            # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
+            site.std.clamp_(min=STEADY * float(site.std.median()))
+            chosen.apply_(site, self.settings.curve)
+        self.selection.begin_(self.ctx)
+        self._set_up_step_()
+
+    def resume_(self, taken: int, selection: dict[str, float], average: WeightAverage | None) -> None:
+        """Go on after so many steps, with the model and the optimisers as they were then."""
+        self.taken, self.selection.state, self.average = taken, dict(selection), average
+        if self.handle.frozen:
+            self.optimizers.pop("aux")
+        self._set_up_step_()
+        self.flips = 0
+
+    def loss(self) -> Tensor:
+        """What the replacement adds to the task's loss of the forward that has just been run."""
+        settings = self.settings
+        parts: list[Tensor] = []
+        if settings.range_weight:
+            parts.append(settings.range_weight * self.handle.range_penalty())
+        if self._stress is not None and self.taken % STRESS_EVERY == 0:
+            parts.append(self._stress_loss(self._stress))
+        if not self.handle.frozen and (penalty := self.selection.penalty(self.ctx)) is not None:
+            parts.append(penalty)
+        self._images = None
+        return torch.stack(parts).sum() if parts else self.handle.coefficient_parameters()[0].new_zeros(())
+
+    def step(self) -> int:
+        """After the task's optimiser has stepped: the replacement's own step. Returns how many masks flipped."""
+        self._refuse_foreign_moves()
+        factor = cosine(self.taken, self.total_steps, self.settings.warmup)
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak"] * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.flips = 0
+        final = self.handle.frozen
+        if not final:
+            self.flips += self.selection.follow_(self.ctx, self.taken)
+        if self.average is not None:
+            self.average.update_()
+        self.taken += 1
+        if not final and self.taken % self.ctx.epoch_steps == 0 and self.selection.epoch_(self.ctx):
+            self.freeze_step = self.taken
+        self._set_up_step_()
+        return self.flips
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights inside, where there are any; the model's own again afterwards."""
+        with self.average.applied() if self.average is not None else nullcontext():
+            yield
+        self._versions = self._current_versions()
+
+    def end_(self) -> None:
+        """Take the averaged weights for good; training forwards are no longer limited or measured."""
+        if self.average is not None:
+            self.average.assign_()
+            self.average = None
+        self._hook.remove()
+        self.handle.limit_inputs(float("inf"))
+        self.handle.track_range(None)
+
+    def _set_up_step_(self) -> None:
+        """Masks and input limit of the next step; the freeze, when it is due."""
+        settings, handle = self.settings, self.handle
+        if settings.input_limit:
+            handle.limit_inputs(opening(self.taken, self.freeze_step, self.total_steps, settings.input_limit))
+        if not handle.frozen and self.taken < self.total_steps:
+            if self.taken >= self.freeze_step:
+                self._freeze_()
+            else:
+                self.flips += self.selection.choose_(self.ctx, self.taken)
+        self._versions = self._current_versions()
+
+    def _freeze_(self) -> None:
+        self.handle.refuse_sudden_cut(f"after {self.taken} of {self.total_steps} steps")
+        self.flips += self.handle.settle_(self.ctx.budget)
+        self.handle.tracking = False
+        del self.optimizers["aux"]
+        if self.settings.average:
+            self.average = WeightAverage(self.model, self.settings.average)
+
+    def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Keep some images of a training forward, and its precision, for the stress."""
+        if module.training and self._stress is not None and self.taken % STRESS_EVERY == 0:
+            self._images = args[0].detach()[: self.settings.stress_images]
+            kind = args[0].device.type
+            half = torch.is_autocast_enabled(kind)
+            self._precision = torch.get_autocast_dtype(kind) if half else torch.float32
+
+    def _stress_loss(self, stress: Stress) -> Tensor:
+        """The stress as a term of the loss whose gradient has at most the norm `stress_clip`.
+
+        One escaping image has a gradient many times as large as the task's; unlimited, it alone would decide the step.
+        So the gradient g is taken here, and passed on as that of Σ g·p over the parameters p.
+        """
+        if self._images is None:
+            raise ConfigError("loss() belongs after a training forward of the model; there was none since the last")
+        images = stress.distort(self._images, self.generator("stress", self.taken))
+        with torch.autocast(images.device.type, self._precision, enabled=self._precision != torch.float32):
+            loss, logits = stress.loss(images)
+            if self.ctx.teacher is not None:
+                with torch.no_grad():
+                    answers = F.log_softmax(self.ctx.teacher(images).float() / TEMPERATURE, dim=1)
+                own = F.log_softmax(logits / TEMPERATURE, dim=1)
+                distance = F.kl_div(own, answers, reduction="batchmean", log_target=True) * TEMPERATURE**2
+                loss = loss + STRESS_ANSWERS * distance
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        pairs = [(p, g) for p, g in zip(parameters, gradients) if g is not None]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for _, g in pairs]))
+        factor = (self.settings.stress_clip / norm.clamp_min(1e-12)).clamp_max(1.0)
+        return torch.stack([((p - p.detach()) * (factor * g)).sum() for p, g in pairs]).sum() + loss.detach()
+
+    def _refuse_foreign_moves(self) -> None:
+        """Another optimiser that also moves coefficients and auxiliary parameters would undo what the course does."""
+        self._foreign_moves = self._foreign_moves + 1 if self._current_versions() != self._versions else 0
+        if self._foreign_moves > 1:
+            raise ConfigError(
+                "something else moves the replacement's own parameters between its steps: give your optimiser"
+                " replacement.weights() instead of model.parameters()"
+            )
+
+    def _current_versions(self) -> list[int]:
+        own = [*self.handle.coefficient_parameters(), *self.handle.aux_parameters()]
+        return [parameter._version for parameter in own]
+
+
+def _adam(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam([{"params": parameters, "peak": rate}], fused=True)
+
+
+def _generator(*key: int | str) -> torch.Generator:
+    """A generator that depends on the key alone."""
+    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
