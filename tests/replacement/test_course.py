@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from autorep.errors import BudgetError, ConfigError
 from autorep.replacement import replace_activations_
-from autorep.replacement.course import CourseSettings
+from autorep.replacement.settings import CourseSettings
 from autorep.replacement.stress import REACH, Stress
 from tests.replacement.test_selection import network, run
 
@@ -85,7 +85,7 @@ def test_stress_pays_for_every_sites_excess_with_running_statistics_and_leaves_n
     z = model[1](model[0](loud)).detach()
     scaled = ((z - site.mean.view(-1, 1, 1)) / site.std.view(-1, 1, 1)).clamp(-REACH, REACH)
     expected = math.log1p(float((scaled.abs() - 2.0).clamp_min(0).square().sum()) / 4)
-    assert float(loss) == pytest.approx(expected, rel=1e-4)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
     assert logits.shape == (24, 3)
     assert torch.equal(model[1].running_mean, statistics)
     assert (site.range_limit, site.input_limit, site.range_sum) == (None, math.inf, None)

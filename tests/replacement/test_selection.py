@@ -7,10 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from autorep.errors import ConfigError
 from autorep.replacement import MaskedActivation, fused, replace_activations_
-from autorep.replacement.course import Course, CourseSettings
+from autorep.replacement.course import Course
 from autorep.replacement.schedule import ramp
-from autorep.replacement.selection import SELECTIONS, PenaltySettings, Selection
+from autorep.replacement.selection import SELECTIONS, Selection, selection
+from autorep.replacement.settings import CourseSettings, PenaltySettings
 
 
 def network() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -58,10 +60,12 @@ def test_penalty_starts_uniform_follows_moments_and_flips_by_hysteresis():
 
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_a_method_answers_the_whole_interface(name):
-    selection = CourseSettings(method=name).selection()
-    assert isinstance(selection, Selection)
-    assert isinstance(selection.settings, selection.Settings)
-    assert selection.state == {}
+    method = selection(CourseSettings(method=name))
+    assert isinstance(method, Selection)
+    assert isinstance(method.settings, method.Settings)
+    assert method.state == {}
+    with pytest.raises(ConfigError, match="did you mean"):
+        selection(CourseSettings(method=name + "s"))
 
 
 def test_a_soft_gate_mixes_and_trains_by_the_plain_gradient():

@@ -13,7 +13,7 @@ from autorep import models
 from autorep.errors import CheckpointError, ConfigError
 from autorep.replacement import replace_activations_
 from autorep.replacement.averaging import WeightAverage
-from autorep.replacement.schedule import cosine, opening, ramp
+from autorep.replacement.schedule import cosine, ramp
 from autorep.settings import parse
 from autorep.training.distillation import (
     FeatureTap,
@@ -55,10 +55,6 @@ def test_cosine_rises_then_falls_to_nothing():
     assert rates[10] == 1.0
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] < 0.001
-
-
-def test_the_input_limit_opens_fourfold_after_the_freeze():
-    assert [opening(step, 4, 10, 8.0) for step in (0, 4, 7, 10)] == [8.0, 8.0, 20.0, 32.0]
 
 
 def test_inputs_are_held_in_training_only_and_only_the_range_penalty_pulls_them_back():
@@ -251,7 +247,7 @@ def test_a_recipe_file_and_flags_override_the_recipe_in_this_order(tmp_path):
         {"epochs": -1},
         {"freeze_at": 2.0},
         {"budget": -3},
-        {"method": "rampp"},
+        {"stress_images": 0},
     ],
 )
 def test_senseless_settings_are_refused_by_name(wrong):

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from autorep.cli.main import main
 from autorep.errors import BudgetError, CheckpointError, ConfigError
-from autorep.replacement.selection import PenaltySettings
+from autorep.replacement.settings import PenaltySettings
 from autorep.training import ReplaceSettings, TrainSettings, recipe, replace, train_baseline
 from autorep.training.runs import load_tensors, read_log
 from autorep.training.saved import load_model

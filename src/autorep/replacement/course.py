@@ -5,8 +5,9 @@ loss     range penalty of the step's forward, stress on distorted copies (`stres
 step     the own optimisers (auxiliary parameters, coefficients), then the method: masks of the next step, or the
          freeze; after the freeze, the running average of the weights
 
-In training forwards, inputs of replaced activations are cut off at `input_limit` deviations, from the freeze on at
-more and more, so that the network meets step by step what it will meet at inference, where nothing is cut off.
+In training forwards, inputs of replaced activations are cut off at `input_limit` deviations, and no gradient passes a
+polynomial there, so that one image's outlier cannot blow up a step. At inference nothing is cut off: the range penalty
+and the stress see to it that hardly anything needs to be.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,75 +25,15 @@ from autorep.errors import ConfigError
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.functions import function
 from autorep.replacement.handle import Replacement
-from autorep.replacement.schedule import cosine, opening
-from autorep.replacement.selection import SELECTIONS, Context, PenaltySettings, Selection
+from autorep.replacement.schedule import cosine
+from autorep.replacement.selection import Context, selection
+from autorep.replacement.settings import CourseSettings
 from autorep.replacement.stress import Stress
-from autorep.settings import nearest
 
 STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
 STRESS_EVERY = 2  # steps
 STRESS_ANSWERS = 0.25  # weight of the teacher's answers to distorted images
 TEMPERATURE = 4.0  # at which they are compared
-
-
-@dataclass(frozen=True)
-class CourseSettings:
-    """How a replacement goes; the defaults are the recipe that works on any network."""
-
-    method: str = "ramp"
-    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically) or penalty (the paper's)."""
-    penalty: PenaltySettings = field(default_factory=PenaltySettings)
-    """Of the method `penalty`."""
-    function: str = "dapa2"
-    """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, …"""
-    curve: float = 0.2
-    """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
-    freeze_at: float = 0.25
-    """Share of all steps after which masks are final."""
-    coefficient_rate: float = 2e-3
-    """Of the polynomials' coefficients, with Adam; 0 keeps the first ones."""
-    aux_rate: float = 1e-3
-    """Of the auxiliary parameters, with Adam."""
-    warmup: float = 0.05
-    """Share of all steps in which learning rates rise from 0."""
-    range_weight: float = 2.0
-    """Weight of the penalty on polynomial inputs beyond `range_limit` deviations, a mean over the batch."""
-    range_limit: float = 3.0
-    """Deviations from the mean that polynomial inputs may reach freely."""
-    input_limit: float = 8.0
-    """Deviations at which inputs of replaced activations are cut off in training until the freeze, later four times
-    as many; 0 does not cut off."""
-    stress_clip: float = 1.0
-    """Largest norm of the gradient that distorted images may add to a step; 0 leaves them out."""
-    stress_limit: float = 8.0
-    """Deviations that polynomial inputs of distorted images may reach freely."""
-    stress_images: int = 16
-    """Distorted images in every other step."""
-    average: float = 0.99
-    """Decay of the running average of weights after the freeze; 0 keeps the last weights."""
-
-    def __post_init__(self) -> None:
-        valid: list[tuple[bool, str, str]] = [
-            (0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
-            for name in ("curve", "freeze_at", "warmup", "average")
-        ]
-        rates = ("coefficient_rate", "aux_rate", "range_weight", "range_limit", "input_limit", "stress_clip")
-        valid += [(getattr(self, name) >= 0, name, "0 or more") for name in rates]
-        valid += [
-            (self.stress_limit > 0, "stress_limit", "above 0"),
-            (self.stress_images >= 1, "stress_images", "1 or more"),
-        ]
-        for holds, name, what in valid:
-            if not holds:
-                raise ConfigError(f"{name} = {getattr(self, name)}; valid: {what}")
-        if self.method not in SELECTIONS:
-            raise ConfigError(f"method = {self.method}: no such selection; {nearest(self.method, list(SELECTIONS))}")
-        function(self.function)
-
-    def selection(self) -> Selection[Any]:
-        """The method, with its own settings."""
-        kind = SELECTIONS[self.method]
-        return kind(getattr(self, self.method, None) or kind.Settings())
 
 
 class Course:
@@ -134,7 +74,7 @@ class Course:
             teacher=teacher,
             generator=self.generator,
         )
-        self.selection = settings.selection()
+        self.selection = selection(settings)
         self.optimizers = {
             "coefficients": _adam(handle.coefficient_parameters(), settings.coefficient_rate),
             "aux": _adam(handle.aux_parameters(), settings.aux_rate),
@@ -222,7 +162,7 @@ class Course:
         """Masks and input limit of the next step; the freeze, when it is due."""
         settings, handle = self.settings, self.handle
         if settings.input_limit:
-            handle.limit_inputs(opening(self.taken, self.freeze_step, self.total_steps, settings.input_limit))
+            handle.limit_inputs(settings.input_limit)
         if not handle.frozen and self.taken < self.total_steps:
             if self.taken >= self.freeze_step:
                 self._freeze_()

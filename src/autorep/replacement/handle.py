@@ -19,10 +19,11 @@ from autorep.replacement import moments
 from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget, keep_at_least, keep_best
 from autorep.replacement.indicator import hysteresis_step
+from autorep.replacement.settings import CourseSettings
 from autorep.settings import warn
 
 if TYPE_CHECKING:
-    from autorep.replacement.course import Course, CourseSettings
+    from autorep.replacement.course import Course
 
 SUDDEN = 0.05  # share of all ReLUs that may be cut at once
 SETTINGS_ATTRIBUTE = "replacement_settings"  # where a replaced model keeps what `attach` needs
@@ -134,7 +135,7 @@ class Replacement:
             settings: everything else; the defaults are the recipe of `autorep replace`.
             epoch_steps: steps in an epoch, for methods that count in epochs; by default a twelfth of all.
         """
-        from autorep.replacement.course import Course, CourseSettings
+        from autorep.replacement.course import Course
 
         kept = list(batches)
         steps = epoch_steps or max(total_steps // 12, 1)

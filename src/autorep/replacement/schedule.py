@@ -17,11 +17,3 @@ def ramp(step: int, steps: int, total: int, budget: int) -> int:
     """ReLUs kept at a step: from all to the budget over `steps`, cubically, so most go early and the last slowly."""
     left = 1 - min((step + 1) / max(steps, 1), 1.0)
     return budget + round((total - budget) * left**3)
-
-
-def opening(step: int, start: int, total: int, limit: float) -> float:
-    """The input limit at a step: `limit` up to `start`, then rising evenly to four times as much at the end.
-
-    So the network meets in training, step by step, what it will meet without the limit.
-    """
-    return limit * (1 + 3 * max(step - start, 0) / max(total - start, 1))

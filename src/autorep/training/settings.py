@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from autorep.errors import ConfigError
-from autorep.replacement.course import CourseSettings
+from autorep.replacement.settings import CourseSettings
 
 
 @dataclass(frozen=True)

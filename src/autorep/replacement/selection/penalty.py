@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from autorep.replacement.selection.base import Context, Selection
+from autorep.replacement.settings import PenaltySettings
 
 REFRESH_STEPS = 20  # between two refreshes of the coefficients from running moments
-
-
-@dataclass(frozen=True)
-class PenaltySettings:
-    """Of the paper's rule."""
-
-    weight: float = 80.0
-    """Per share of all ReLUs above the budget: the paper's mu times all ReLUs, the lambda of the authors' program (6K:
-    200, 9K: 140, 12.9K: 80, 15K: 60, 25K and more: 40 for a ResNet-18 on CIFAR-100)."""
-    refresh_epochs: float = 1.0
-    """Epochs in which coefficients follow the running moments before they are trained."""
 
 
 class Penalty(Selection[PenaltySettings]):

@@ -1,0 +1,69 @@
+"""Settings of a replacement: those of its course, and the small ones of each selection method. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autorep.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PenaltySettings:
+    """Of the paper's rule."""
+
+    weight: float = 80.0
+    """Per share of all ReLUs above the budget: the paper's mu times all ReLUs, the lambda of the authors' program (6K:
+    200, 9K: 140, 12.9K: 80, 15K: 60, 25K and more: 40 for a ResNet-18 on CIFAR-100)."""
+    refresh_epochs: float = 1.0
+    """Epochs in which coefficients follow the running moments before they are trained."""
+
+
+@dataclass(frozen=True)
+class CourseSettings:
+    """How a replacement goes; the defaults are the recipe that works on any network."""
+
+    method: str = "ramp"
+    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically) or penalty (the paper's)."""
+    penalty: PenaltySettings = field(default_factory=PenaltySettings)
+    """Of the method `penalty`."""
+    function: str = "dapa2"
+    """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, …"""
+    curve: float = 0.2
+    """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
+    freeze_at: float = 0.25
+    """Share of all steps after which masks are final."""
+    coefficient_rate: float = 2e-3
+    """Of the polynomials' coefficients, with Adam; 0 keeps the first ones."""
+    aux_rate: float = 1e-3
+    """Of the auxiliary parameters, with Adam."""
+    warmup: float = 0.05
+    """Share of all steps in which learning rates rise from 0."""
+    range_weight: float = 2.0
+    """Weight of the penalty on polynomial inputs beyond `range_limit` deviations, a mean over the batch."""
+    range_limit: float = 3.0
+    """Deviations from the mean that polynomial inputs may reach freely."""
+    input_limit: float = 6.0
+    """Deviations at which inputs of replaced activations are cut off in training; 0 does not cut off."""
+    stress_clip: float = 1.0
+    """Largest norm of the gradient that distorted images may add to a step; 0 leaves them out."""
+    stress_limit: float = 8.0
+    """Deviations that polynomial inputs of distorted images may reach freely."""
+    stress_images: int = 16
+    """Distorted images in every other step."""
+    average: float = 0.99
+    """Decay of the running average of weights after the freeze; 0 keeps the last weights."""
+
+    def __post_init__(self) -> None:
+        valid: list[tuple[bool, str, str]] = [
+            (0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
+            for name in ("curve", "freeze_at", "warmup", "average")
+        ]
+        rates = ("coefficient_rate", "aux_rate", "range_weight", "range_limit", "input_limit", "stress_clip")
+        valid += [(getattr(self, name) >= 0, name, "0 or more") for name in rates]
+        valid += [
+            (self.stress_limit > 0, "stress_limit", "above 0"),
+            (self.stress_images >= 1, "stress_images", "1 or more"),
+        ]
+        for holds, name, what in valid:
+            if not holds:
+                raise ConfigError(f"{name} = {getattr(self, name)}; valid: {what}")
