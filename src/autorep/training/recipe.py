@@ -261,6 +261,7 @@ def _finish(trainer: Trainer, facts: dict[str, Any]) -> dict[str, Any]:
             "classes": list(dataset.classes),
             "mean": list(dataset.mean),
             "std": list(dataset.std),
+            "preprocessing": dataset.preprocessing.facts(),
             "result": {key: value for key, value in result.items() if key != "event"},
         }
         save_model(run.directory / "model", trainer.model, description)
