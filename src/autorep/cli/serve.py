@@ -10,10 +10,15 @@ import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from autorep.service.dealer import DealerService
 
 
 @dataclass(frozen=True)
@@ -94,11 +99,17 @@ class Dealer:
     """Directory for the blinding of each pair; without it, servers must start anew after the dealer restarts."""
     timeout: float = 30.0
     """Seconds without progress after which a link fails."""
+    watch: str | None = None
+    """HOST:PORT for /healthz and /metrics (plain HTTP, for the machine itself or a monitoring network)."""
+    threads: int = 1
+    """Threads of one computation."""
 
     def run(self) -> int:
+        use_threads(self.threads)
         from autorep import _native
         from autorep.mpc.tls import server_context
         from autorep.service.dealer import DealerService
+        from autorep.service.dealer_watch import Watch
         from autorep.service.listener import Listener
         from autorep.service.logs import event, setup_logging
         from autorep.service.messages import parse_address
@@ -107,18 +118,36 @@ class Dealer:
         service = DealerService(self.state)
         address = parse_address(self.listen, "--listen")
         context = server_context(self.keys)
-        listener = Listener(address, context, {"party0", "party1"}, self.timeout, service.serve_link)
+        listener = Listener(
+            address, context, {"party0", "party1"}, self.timeout, service.serve_link, service.metrics.crashes.inc
+        )
+        service.metrics.certificate(self.keys / "certificate.pem")
+        watch = None if self.watch is None else Watch(parse_address(self.watch, "--watch"), service.metrics, listener)
         setup_logging("dealer")
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
+        signal.signal(signal.SIGHUP, lambda *_: self._reload(context, service))
         listener.start()
+        if watch is not None:
+            watch.start()
         event("dealing", port=listener.port)
         stop.wait()
         service.stopping.set()
         listener.close()
         event("stopped", dealt=service.dealt)
         return 0
+
+    def _reload(self, context: ssl.SSLContext, service: DealerService) -> None:
+        """Show a new certificate from now on; SIGHUP."""
+        from autorep.service.logs import event, trouble
+
+        try:
+            context.load_cert_chain(self.keys / "certificate.pem", self.keys / "key.pem")
+            service.metrics.certificate(self.keys / "certificate.pem")
+            event("reloaded", what="certificates")
+        except (OSError, ValueError) as error:
+            trouble("not reloaded", error, what="certificates")
 
 
 @dataclass(frozen=True)
@@ -128,7 +157,8 @@ class Serve:
     party: Literal[0, 1]
     """Which of the two this is. Party 0 waits for its peer, party 1 connects to it; the order of starting is free."""
     bundle: tuple[Path, ...]
-    """Directories with public/ and this party's folder (`autorep compile`); several programs may be served."""
+    """Directories with public/ and this party's folder (`autorep compile`), or folders of such directories; several
+    programs may be served. SIGHUP reads them again, with tokens and certificates."""
     keys: Path
     """Directory of this party's certificate (`autorep keys`)."""
     store: Path
@@ -159,14 +189,22 @@ class Serve:
     """Kits prepared in memory ahead of queries."""
     ahead: int = 32
     """Kits kept on disk."""
-    queue: int = 64
-    """Queries that may wait."""
-    per_client: int = 32
+    queue: int = 128
+    """Queries that may wait; when there are more, every client still gets its fair share of them."""
+    per_client: int = 64
     """Queries of one client that may wait."""
     rate: float = 0.0
     """Queries a second for each client (0: no limit)."""
     burst: int = 20
     """Queries a client may send at once before the rate counts."""
+    connections: int = 1024
+    """Connections of clients open at the same time; the idlest make room for newcomers."""
+    per_address: int = 256
+    """Of these, from one address."""
+    proxies: tuple[str, ...] = ()
+    """Addresses of reverse proxies whose X-Forwarded-For is believed, where --open lets addresses stand for clients."""
+    threads: int = 1
+    """Threads of one computation; lanes and cores decide how much runs side by side, so that one is best under load."""
     half_expiry: float = 15.0
     """Seconds after which a query whose other half did not arrive is dropped."""
     timeout: float = 30.0
@@ -175,7 +213,9 @@ class Serve:
     """How kept ReLUs are compared; the same at both servers."""
 
     def run(self) -> int:
+        use_threads(self.threads)
         from autorep.service.api import ApiSettings
+        from autorep.service.door import DoorSettings
         from autorep.service.logs import setup_logging
         from autorep.service.messages import parse_address
         from autorep.service.queries import SessionSettings
@@ -191,7 +231,7 @@ class Serve:
             timeout=self.timeout,
             comparison=self.comparison,
         )
-        api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins)
+        api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins, self.proxies)
         settings = ServerSettings(
             party=self.party,
             listen=parse_address(self.listen, "--listen"),
@@ -205,6 +245,7 @@ class Serve:
             https_key=self.https_key,
             session=session,
             api=api,
+            door=DoorSettings(self.connections, self.per_address),
         )
         setup_logging(f"party{self.party}")
         Server(settings).run()
@@ -251,6 +292,15 @@ class Ping:
         document = {"ok": all(r.ok for r in results), "links": [r.as_dict() for r in results]}
         emit(document, text, self.json)
         return 0 if document["ok"] else 1
+
+
+def use_threads(count: int) -> None:
+    """Let this process compute with so many threads; only works before numpy is loaded."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(count))
+    from autorep import _native
+
+    _native.set_threads(count)
 
 
 def _write_private(path: Path, text: str) -> None:

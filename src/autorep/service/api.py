@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -26,6 +27,7 @@ from starlette.routing import Route
 
 from autorep.errors import ConfigError
 from autorep.service.limits import RateLimit
+from autorep.service.logs import event
 from autorep.service.metrics import Metrics
 from autorep.service.openapi import document
 from autorep.service.queries import Answer, QueryFailure
@@ -48,6 +50,7 @@ class ApiSettings:
         burst: queries a client may send at once before the rate counts.
         servers: public URLs of server 0 and server 1, which the browser page posts to.
         origins: further web origins whose pages may post here.
+        proxies: addresses of reverse proxies whose X-Forwarded-For is believed.
     """
 
     tokens: Path | None = None
@@ -55,15 +58,28 @@ class ApiSettings:
     burst: int = 20
     servers: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
 
 
 class Api:
     """Routes of one server."""
 
-    def __init__(self, party: int, sessions: Mapping[str, Session], metrics: Metrics, settings: ApiSettings) -> None:
+    def __init__(
+        self,
+        party: int,
+        sessions: Mapping[str, Session],
+        metrics: Metrics,
+        settings: ApiSettings,
+        ills: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._party, self._sessions, self._metrics, self._settings = party, sessions, metrics, settings
-        self._tokens = None if settings.tokens is None else read_tokens(settings.tokens)
+        self._ills = ills
         self._rates: RateLimit | None = None
+        self.reload_tokens()
+
+    def reload_tokens(self) -> None:
+        """Read the token file again; from then on it alone counts."""
+        self._tokens = None if self._settings.tokens is None else read_tokens(self._settings.tokens)
 
     def app(self, life: Callable[[Any], Any] | None = None) -> Starlette:
         """The ASGI application."""
@@ -71,6 +87,7 @@ class Api:
         routes = [
             Route("/healthz", self.health),
             Route("/readyz", self.ready),
+            Route("/readyz/{program}", self.ready_program),
             Route("/metrics", self.metrics),
             Route("/openapi.json", self.openapi),
             Route("/v1/deployment", self.deployment),
@@ -91,7 +108,7 @@ class Api:
         )
         app = Starlette(
             routes=routes,
-            middleware=[cors] if origins else [],
+            middleware=[Middleware(_SafeHeaders), *([cors] if origins else [])],
             lifespan=life,
             exception_handlers={404: _not_found, 405: _wrong_method},
         )
@@ -105,10 +122,16 @@ class Api:
         try:
             client = self._client(request)
             session, query_id = self._address(request)
+            payer = client if self._tokens is not None else self._sender(request)
             body = await self._body(request, body_bytes(session.program.input.shape))
-            self._limit_rate(client)
+            self._limit_rate(session, client, query_id, payer)
             share = read_body(body, session.program.input.shape)
-            answer = await _unless_gone(request, session, client, query_id, share)
+        except QueryFailure as failure:
+            return self._refused(request, failure)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        try:
+            answer = await _unless_gone(request, session.submit(client, query_id, share, payer))
         except QueryFailure as failure:
             return _refusal(failure)
         except ClientDisconnect:
@@ -128,9 +151,26 @@ class Api:
             client = self._client(request)
             session, query_id = self._address(request)
         except QueryFailure as failure:
-            return _refusal(failure)
+            return self._refused(request, failure)
         session.withdraw(client, query_id)
         return Response(status_code=204)
+
+    def _refused(self, request: Request, failure: QueryFailure) -> Response:
+        """Counted and logged: somebody was turned away before a program saw the request."""
+        self._metrics.refused_at_door(failure)
+        event("refused", status=failure.status, reason=failure.message, address=self._sender(request))
+        return _refusal(failure)
+
+    def _sender(self, request: Request) -> str:
+        """The network a request comes from: an IPv4 address, or the first half of an IPv6 one."""
+        address = request.client.host if request.client else ""
+        if address in self._settings.proxies:
+            address = request.headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return "unknown"
+        return str(found) if found.version == 4 else str(ipaddress.ip_network(f"{found}/64", strict=False))
 
     def _client(self, request: Request) -> str:
         """The name of the client whose token this is."""
@@ -143,7 +183,7 @@ class Api:
             if hmac.compare_digest(known, digest):
                 found = name
         if scheme.lower() != "bearer" or not found:
-            raise QueryFailure(401, "no valid token; send the header `Authorization: Bearer TOKEN`")
+            raise QueryFailure(401, "no valid token; send the header `Authorization: Bearer TOKEN`", None, "token")
         return found
 
     def _address(self, request: Request) -> tuple[Session, str]:
@@ -180,30 +220,38 @@ class Api:
             raise QueryFailure(422, f"the body has {len(body)} bytes; a share of one image has {expected}")
         return bytes(body)
 
-    def _limit_rate(self, client: str) -> None:
+    def _limit_rate(self, session: Session, client: str, query_id: str, payer: str) -> None:
+        """Refuse what is too fast, and tell the other server, where the same query may have been in time."""
         if self._rates is None:
             clock = asyncio.get_running_loop().time
             self._rates = RateLimit(self._settings.rate, self._settings.burst, clock)
-        wait = self._rates.wait(client)
+        wait = self._rates.wait(payer)
         if wait > 0:
-            raise QueryFailure(429, f"more than {self._settings.rate:g} queries a second", wait)
+            failure = QueryFailure(429, f"more than {self._settings.rate:g} queries a second", wait, "rate")
+            session.turned_away(client, query_id, failure)
+            raise failure
 
     # ------------------------------------------------------------------ facts
 
     async def health(self, request: Request) -> Response:
-        """The process runs."""
-        return JSONResponse({"status": "ok", "party": self._party})
+        """The process runs, and so does every worker in it."""
+        ills = dict(self._ills())
+        status = {"status": "ill" if ills else "ok", "party": self._party}
+        return JSONResponse({**status, "ills": ills} if ills else status, 503 if ills else 200)
 
     async def ready(self, request: Request) -> Response:
         """Whether a query would be answered now, program by program."""
-        states = {}
-        for name, session in self._sessions.items():
-            problems = dict(session.machine.problems)
-            if not problems and not session.machine.supplied:
-                problems["material"] = "no kit is prepared; is the dealer running?"
-            states[name] = {"ready": not problems, "problems": problems, "kits": session.machine.ready}
+        states = {name: _readiness(session) for name, session in self._sessions.items()}
         everything = all(state["ready"] for state in states.values())
         return JSONResponse({"ready": everything, "programs": states}, 200 if everything else 503)
+
+    async def ready_program(self, request: Request) -> Response:
+        """Whether a query to one program would be answered now."""
+        try:
+            state = _readiness(self._session(request))
+        except QueryFailure as failure:
+            return _refusal(failure)
+        return JSONResponse(state, 200 if state["ready"] else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Counters for Prometheus."""
@@ -235,9 +283,9 @@ class Api:
         servers = " ".join(self._settings.servers)
         policy = (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-            f"connect-src 'self' {servers}"
+            f"connect-src 'self' {servers}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
         )
-        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
         return Response(data, media_type=_MEDIA[name.rpartition(".")[2]], headers=headers)
 
 
@@ -268,9 +316,9 @@ def read_tokens(path: Path) -> dict[str, str]:
     return values
 
 
-async def _unless_gone(request: Request, session: Session, client: str, query_id: str, share: Any) -> Answer:
+async def _unless_gone(request: Request, query: Coroutine[Any, Any, Answer]) -> Answer:
     """The answer, unless the client leaves before; then the query is withdrawn."""
-    work = asyncio.ensure_future(session.submit(client, query_id, share))
+    work = asyncio.ensure_future(query)
     gone = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -280,6 +328,32 @@ async def _unless_gone(request: Request, session: Session, client: str, query_id
     finally:
         gone.cancel()
         work.cancel()
+
+
+def _readiness(session: Session) -> dict[str, Any]:
+    """One program: ready when nothing is wrong and there is a kit for one more query, prepared or not."""
+    machine = session.machine
+    problems = dict(machine.problems)
+    if not problems and not machine.supplied:
+        problems["material"] = "no kit is left; is the dealer running?"
+    return {"ready": not problems, "problems": problems, "kits": machine.ready}
+
+
+class _SafeHeaders:
+    """Adds to every answer what browsers need to know: only by TLS, and take no type but the one given."""
+
+    _HEADERS = ((b"strict-transport-security", b"max-age=31536000"), (b"x-content-type-options", b"nosniff"))
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *self._HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, sent)
 
 
 def _refusal(failure: QueryFailure) -> Response:

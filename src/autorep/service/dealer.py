@@ -26,6 +26,7 @@ from autorep.mpc.transport_tcp import TcpTransport
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
 from autorep.service.dealer_link import AT_ONCE, DEALER_HELLO
+from autorep.service.dealer_watch import DealerMetrics
 from autorep.service.logs import event
 from autorep.service.messages import receive_message, send_message
 from autorep.service.models import MODEL_LIMIT, unpack_program
@@ -64,6 +65,7 @@ class DealerService:
         self._programs: dict[str, Program] = {}
         self._lock = threading.Lock()
         self.stopping = threading.Event()
+        self.metrics = DealerMetrics()
         self.dealt = 0
 
     def serve_link(self, transport: TcpTransport) -> None:
@@ -79,11 +81,15 @@ class DealerService:
         pair = self._pair(str(hello.get("pair")), program, cast(ComparisonName, comparison))
         blinding = pair.dealer.blinding
         send_message(transport, {"blinding_id": blinding.id.hex(), "seed": blinding.seeds[int(str(index))].hex()})
+        self.metrics.connected.labels(f"party{index}").inc()
         event("server connected", party=index, pair=hello.get("pair"), program=hello.get("program"))
-        if index == 0:
-            self._lead(transport, pair)
-        else:
-            self._follow(transport, pair, float(hello.get("alive_seconds", _ALIVE_SECONDS)))
+        try:
+            if index == 0:
+                self._lead(transport, pair)
+            else:
+                self._follow(transport, pair, float(hello.get("alive_seconds", _ALIVE_SECONDS)))
+        finally:
+            self.metrics.connected.labels(f"party{index}").dec()
 
     def _program(self, transport: Transport, name: str) -> Program:
         with self._lock:
@@ -170,6 +176,7 @@ class DealerService:
         try:
             pair.outbox.put(half, timeout=1.0)
         except queue.Full:
+            self.metrics.wasted.inc()
             event("kit thrown away", reason="party 1 does not take it", kit=half.name)
 
     def _follow(self, transport: Transport, pair: _Pair, alive_seconds: float) -> None:
@@ -186,6 +193,7 @@ class DealerService:
                 _send_kit(transport, half)
                 if receive_message(transport).get("stored"):
                     self.dealt += 1
+                    self.metrics.dealt.inc()
         finally:
             if pair.follower is me:
                 pair.follower = None

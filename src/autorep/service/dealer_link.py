@@ -6,23 +6,21 @@ Party 0 asks; the dealer hands it its kit first and then pushes the other one to
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 
-from autorep.errors import AutorepError, ProtocolError
+from autorep.errors import ProtocolError
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.blinding import Blinding
-from autorep.service.logs import event, trouble
+from autorep.service.logs import event
 from autorep.service.messages import receive_message, send_message
 from autorep.service.session import Session
+from autorep.service.workers import Worker
 
-FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
 AT_ONCE = 4  # kits per request: the dealer makes the next while this server stores the last
 DEALER_HELLO = {"service": "dealer"}
 
 
-class DealerLink(threading.Thread):
+class DealerLink:
     """Keeps one session supplied, reconnecting as long as the session lives.
 
     Args:
@@ -32,27 +30,22 @@ class DealerLink(threading.Thread):
     """
 
     def __init__(self, session: Session, dial: Callable[[], Transport], pair: str, archive: Callable[[], bytes]):
-        super().__init__(name="autorep-dealer-link", daemon=True)
         self._session, self._dial, self._pair, self._archive = session, dial, pair, archive
         self._transport: Transport | None = None
+        crashed = session.metrics.crashed
+        self.worker = Worker("autorep-dealer-link", self._live, session.stopping, crashed, program=session.hash)
 
-    def run(self) -> None:
-        session, wait = self._session, FIRST_WAIT
-        while not session.stopping.is_set():
-            started = time.monotonic()
-            try:
-                self._serve(self._register())
-            except AutorepError as error:
-                trouble("dealer link", error, program=session.hash)
-            finally:
-                session.metrics.dealer.set(0)
-                if self._transport is not None:
-                    self._transport.close()
-            wait = FIRST_WAIT if time.monotonic() - started > 10 else min(2 * wait, LONGEST_WAIT)
-            session.stopping.wait(wait)
+    def _live(self) -> None:
+        """One connection, from dialling to its loss."""
+        try:
+            self._serve(self._register())
+        finally:
+            self._session.metrics.dealer.set(0)
+            if self._transport is not None:
+                self._transport.close()
 
     def stop(self) -> None:
-        """Cut the link; the thread ends once the session is stopping."""
+        """Cut the link; its worker ends once the session is stopping."""
         if self._transport is not None:
             self._transport.interrupt()
 

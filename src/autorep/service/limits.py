@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_REMEMBERED_CLIENTS = 65_536
 
 
 class FairQueue(Generic[T]):
@@ -47,7 +48,7 @@ class RateLimit:
     rate: float
     burst: int
     clock: Callable[[], float]
-    _buckets: dict[str, _Bucket] = field(default_factory=dict)
+    _buckets: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict)
 
     def wait(self, client: str) -> float:
         """Count one query: 0 when it may pass, else the seconds until the next one may."""
@@ -55,6 +56,9 @@ class RateLimit:
             return 0.0
         now = self.clock()
         bucket = self._buckets.setdefault(client, _Bucket(self.burst, now))
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > _REMEMBERED_CLIENTS:
+            self._buckets.popitem(last=False)
         bucket.tokens = min(self.burst, bucket.tokens + (now - bucket.updated) * self.rate)
         bucket.updated = now
         if bucket.tokens < 1:

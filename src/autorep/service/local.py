@@ -92,7 +92,7 @@ class LocalDeployment:
         log = open(self.log(role), "ab")  # noqa: SIM115  # the process outlives this call
         self._logs.append(log)
         command = [sys.executable, "-m", "autorep.cli.main", *self._arguments(role)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self.processes[role] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def kill(self, role: str) -> None:

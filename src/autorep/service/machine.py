@@ -130,7 +130,9 @@ class Machine(ABC):
         """A client hands in its half. A key used before is refused by raising; every other end is an `End`."""
         refusal = self._refusals.get(key)
         if key in self._seen:
-            raise refusal or QueryFailure(409, "this query id was used before; draw a new one, with new masks")
+            raise refusal or QueryFailure(
+                409, "this query id was used before; draw a new one, with new masks", None, "repeated"
+            )
         self._seen.add(key)
         refusal = refusal or self._overfull(now, client)
         if refusal is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from cryptography import x509
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 if TYPE_CHECKING:
     from autorep.service.queries import Answer, QueryFailure
@@ -40,11 +43,37 @@ class Metrics:
         self.waiting = Gauge("autorep_waiting_queries", "Queries that wait", labels, registry=registry)
         self.running = Gauge("autorep_running_queries", "Queries in flight", labels, registry=registry)
         self.lanes = Gauge("autorep_lanes", "Lanes connected to the peer", labels, registry=registry)
+        self.door = Counter(
+            "autorep_connections_closed", "Connections closed for want of room or patience", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        self.connections = Gauge("autorep_connections", "Open connections of clients", registry=registry)
+        self.certificates = Gauge(
+            "autorep_certificate_expiry_seconds", "When a certificate expires (Unix time)", ["use"], registry=registry
+        )
+        self.reloads = Counter("autorep_reloads", "Reloads on SIGHUP, by outcome", ["outcome"], registry=registry)
+        ProcessCollector(registry=registry)
         self.dealer = Gauge("autorep_dealer_connected", "1 while the dealer is connected", labels, registry=registry)
 
     def of(self, program: str) -> ProgramMetrics:
         """The counters of one program."""
         return ProgramMetrics(self, program[:16])
+
+    def forget(self, program: str) -> None:
+        """A program is not served any more: its gauges would only mislead."""
+        for gauge in (self.stored, self.ready, self.waiting, self.running, self.lanes, self.dealer):
+            with contextlib.suppress(KeyError):
+                gauge.remove(program[:16])
+
+    def refused_at_door(self, failure: QueryFailure) -> None:
+        """A request was turned away before it reached a program."""
+        self.queries.labels("", str(failure.status)).inc()
+        self.refused.labels("", failure.reason or "malformed").inc()
+
+    def certificate(self, use: str, path: Path) -> None:
+        """Note when the certificate that is used from now on expires."""
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        self.certificates.labels(use).set(certificate.not_valid_after_utc.timestamp())
 
     def text(self) -> bytes:
         """The exposition format."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,17 @@ class ServedModel:
             for path in sorted((self.directory / "public").iterdir()):
                 archive.write(path, path.name)
         return buffer.getvalue()
+
+
+def find_bundles(places: Iterable[Path]) -> list[Path]:
+    """The bundle directories named, and those inside the folders named."""
+    found: list[Path] = []
+    for place in places:
+        if (place / "public").is_dir() or not place.is_dir():
+            found.append(place)
+        else:
+            found += sorted(entry for entry in place.iterdir() if (entry / "public").is_dir())
+    return found
 
 
 def unpack_program(data: bytes) -> Program:

@@ -290,12 +290,19 @@ class Session(ABC):
 
     # ------------------------------------------------------------------ queries, from the API
 
-    async def submit(self, client: str, query_id: str, share: np.ndarray) -> Answer:
-        """Hand in one half of a query and wait for this server's share of the answer."""
-        key = f"{client}:{query_id}"
-        commands = self.machine.arrived(time.monotonic(), client, key)
+    async def submit(self, client: str, query_id: str, share: np.ndarray, payer: str | None = None) -> Answer:
+        """Hand in one half of a query and wait for this server's share of the answer.
+
+        `payer` is whose place in the queue it takes: the client, unless clients have no names here.
+        """
+        key, now = f"{client}:{query_id}", time.monotonic()
+        try:
+            commands = self.machine.arrived(now, payer or client, key)
+        except QueryFailure as failure:
+            self.metrics.failed(failure)
+            raise
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queries[key] = _Query(share, future, time.monotonic())
+        self._queries[key] = _Query(share, future, now)
         self._perform(commands)
         try:
             return await future

@@ -1,0 +1,214 @@
+"""The door of the client API: how many connections may be open, and which must leave when there are too many.
+
+Anybody may connect; nobody may keep the others out by it. A connection that works on a request stays. All others can be
+asked to leave: at once when a newcomer needs the place (those longest without a request go first), and in any case
+after some seconds without a complete request, or a minute or so of rest between requests. So a flood of idle or slow
+connections only shortens the patience shown to connections that do nothing.
+
+The door needs no help of the web server: it is a listening socket that looks at every connection it accepts, and an
+ASGI layer that hears when requests begin and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autorep.errors import ConfigError
+
+_ROOM_FOR_THE_REST = 256  # descriptors kept for links between servers, dealer, stores and files
+_SWEEP = 1.0
+Peer = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class DoorSettings:
+    """Patience and room.
+
+    Attributes:
+        connections: open at the same time; per_address: from one address.
+        request_seconds: for TLS handshake and headers of the first request; rest_seconds: between requests.
+    """
+
+    connections: int = 1024
+    per_address: int = 256
+    request_seconds: float = 10.0
+    rest_seconds: float = 75.0
+
+
+@dataclass(eq=False)
+class _Guest:
+    """One open connection; `since` it does nothing, unless it works on requests."""
+
+    connection: socket.socket
+    address: str
+    since: float
+    working: int = 0
+    known: bool = False  # it has had an answer
+
+
+class Door:
+    """Counts who is in, and shows out who must leave.
+
+    `turned_away` hears one word for every connection that is closed for want of room or patience.
+    """
+
+    def __init__(
+        self,
+        settings: DoorSettings,
+        turned_away: Callable[[str], None] = lambda reason: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings, self._turned_away, self._clock = settings, turned_away, clock
+        self._room = max(16, min(settings.connections, _descriptors() - _ROOM_FOR_THE_REST))
+        self._guests: dict[Peer, _Guest] = {}  # those longest without a request first
+        self._count: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def enter(self, peer: Peer, connection: socket.socket) -> bool:
+        """A connection was accepted; False: there is no room, close it."""
+        address = peer[0]
+        if self._count[address] >= self.settings.per_address and not self._show_out("address full", address):
+            self._turned_away("address full")
+            return False
+        if len(self._guests) >= self._room and not self._show_out("full"):
+            self._turned_away("full")
+            return False
+        self._guests[peer] = _Guest(connection, address, self._clock())
+        self._count[address] += 1
+        return True
+
+    def left(self, peer: Peer) -> None:
+        """A connection was closed."""
+        guest = self._guests.pop(peer, None)
+        if guest is not None:
+            self._count[guest.address] -= 1
+            if not self._count[guest.address]:
+                del self._count[guest.address]
+
+    def began(self, peer: Peer) -> None:
+        """A request is complete enough to be worked on."""
+        if (guest := self._guests.get(peer)) is not None:
+            guest.working += 1
+
+    def ended(self, peer: Peer) -> None:
+        """A request was answered."""
+        if (guest := self._guests.pop(peer, None)) is not None:
+            guest.working, guest.known, guest.since = guest.working - 1, True, self._clock()
+            self._guests[peer] = guest  # to the end: it was the last to do something
+
+    def sweep(self) -> None:
+        """Show out who has done nothing for too long."""
+        now = self._clock()
+        for peer, guest in list(self._guests.items()):
+            patience = self.settings.rest_seconds if guest.known else self.settings.request_seconds
+            if not guest.working and now - guest.since > patience:
+                self._leave(peer, "rest" if guest.known else "slow")
+
+    async def watch(self) -> None:
+        """Sweep for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self.sweep()
+
+    def _show_out(self, reason: str, address: str | None = None) -> bool:
+        """Make room by closing the connection that has been idle longest; strangers before those who had answers."""
+        for known in (False, True):
+            for peer, guest in self._guests.items():
+                if not guest.working and guest.known == known and address in (None, guest.address):
+                    self._leave(peer, reason)
+                    return True
+        return False
+
+    def _leave(self, peer: Peer, reason: str) -> None:
+        guest = self._guests[peer]
+        self.left(peer)
+        self._turned_away(reason)
+        with contextlib.suppress(OSError):
+            guest.connection.shutdown(socket.SHUT_RDWR)  # its owner, the event loop, notices and closes it
+
+    # ------------------------------------------------------------------ where it stands
+
+    def listen(self, address: tuple[str, int]) -> socket.socket:
+        """A listening socket that counts every connection it accepts."""
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listening = _ListeningSocket(self, family)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except OSError as error:
+            listening.close()
+            raise ConfigError(
+                f"cannot listen for clients at {address[0]}:{address[1]} (--listen): {error.strerror or error}"
+            ) from None
+        return listening
+
+    def layer(self, app: Callable[..., Any]) -> Callable[..., Any]:
+        """The ASGI application, with requests counted. A body still on its way does not count as work."""
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            peer, began = tuple(scope["client"] or ("", 0)), False
+
+            async def heard() -> Any:
+                nonlocal began
+                message = await receive()
+                if not began and message["type"] == "http.request" and not message.get("more_body"):
+                    began = True
+                    self.began(peer)
+                return message
+
+            try:
+                await app(scope, heard, send)
+            finally:
+                if not began:
+                    self.began(peer)
+                self.ended(peer)
+
+        return counted
+
+
+class _ListeningSocket(socket.socket):
+    def __init__(self, door: Door, family: int) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._door = door
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection that may stay; BlockingIOError when none waits."""
+        while True:
+            descriptor, address = self._accept()  # type: ignore[attr-defined]  # as socket.accept does it
+            connection = _Connection(self._door, (address[0], address[1]), self.family, self.type, 0, descriptor)
+            if self._door.enter(connection.peer, connection):
+                return connection, address
+            connection.close()
+
+
+class _Connection(socket.socket):
+    def __init__(self, door: Door, peer: Peer, *arguments: int) -> None:
+        super().__init__(*arguments)
+        self._door, self.peer = door, peer
+
+    def close(self) -> None:
+        super().close()
+        self._door.left(self.peer)
+
+
+def _descriptors() -> int:
+    """Open files this process may have; raised to what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft

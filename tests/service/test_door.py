@@ -1,0 +1,252 @@
+"""Who may be in, who must leave, and a listener that outlives every error of `accept`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autorep.errors import AutorepError, ConfigError
+from autorep.mpc.tls import client_context, make_keys, server_context
+from autorep.mpc.transport_tcp import TcpTransport, connect
+from autorep.service.door import Door, DoorSettings
+from autorep.service.listener import Listener
+from autorep.service.workers import Worker
+
+
+class Connection:
+    """Stands for an accepted socket."""
+
+    def __init__(self) -> None:
+        self.shut = False
+
+    def shutdown(self, how: int) -> None:
+        self.shut = True
+
+
+class Scene:
+    """A door with a clock of its own."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.now, self.reasons = 0.0, []
+        self.door = Door(DoorSettings(**limits), self.reasons.append, lambda: self.now)  # type: ignore[arg-type]
+        self.connections: dict[tuple[str, int], Connection] = {}
+
+    def enter(self, address: str, port: int) -> bool:
+        connection = self.connections[address, port] = Connection()
+        return self.door.enter((address, port), connection)  # type: ignore[arg-type]
+
+
+def test_newcomer_takes_the_place_of_the_idlest() -> None:
+    scene = Scene(connections=16, per_address=100)
+    for port in range(16):
+        scene.now = float(port)
+        assert scene.enter("flood", port)
+    scene.door.began(("flood", 0))
+    assert scene.enter("client", 1)
+    assert [port for port in range(16) if scene.connections["flood", port].shut] == [1]
+    assert len(scene.door) == 16
+    assert scene.reasons == ["full"]
+
+
+def test_connections_that_work_are_never_shown_out() -> None:
+    scene = Scene(connections=16, per_address=100)
+    for port in range(16):
+        scene.enter("a", port)
+        scene.door.began(("a", port))
+    assert not scene.enter("b", 1)
+    scene.door.ended(("a", 3))
+    assert scene.enter("b", 2)
+    assert scene.connections["a", 3].shut
+
+
+def test_one_address_cannot_take_all_the_room() -> None:
+    scene = Scene(connections=64, per_address=4)
+    for port in range(10):
+        assert scene.enter("greedy", port)
+    assert len(scene.door) == 4
+    assert scene.enter("other", 1)
+    assert set(scene.reasons) == {"address full"}
+
+
+def test_slow_and_resting_connections_leave_in_time() -> None:
+    scene = Scene(connections=64, per_address=64, request_seconds=10, rest_seconds=75)
+    for port in range(3):
+        scene.enter("a", port)
+    scene.door.began(("a", 1))
+    scene.door.ended(("a", 1))
+    scene.door.began(("a", 2))
+    scene.now = 11
+    scene.door.sweep()
+    assert [scene.connections["a", port].shut for port in range(3)] == [True, False, False]
+    scene.now = 80
+    scene.door.sweep()
+    assert [scene.connections["a", port].shut for port in range(3)] == [True, True, False]
+    assert scene.reasons == ["slow", "rest"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "left", "began", "ended"]), st.integers(0, 30)), max_size=120))
+@settings(max_examples=150, deadline=None)
+def test_counts_never_drift(steps: list[tuple[str, int]]) -> None:
+    scene = Scene(connections=16, per_address=8)
+    open_now: set[tuple[str, int]] = set()
+    for what, port in steps:
+        peer = ("ab"[port % 2], port)
+        open_now = {each for each in open_now if not scene.connections[each].shut}
+        if what == "enter" and peer not in open_now:
+            if scene.enter(*peer):
+                open_now.add(peer)
+        elif what == "left":
+            scene.door.left(peer)
+            open_now.discard(peer)
+        elif what != "enter":
+            getattr(scene.door, what)(peer)
+        open_now = {each for each in open_now if not scene.connections[each].shut}
+        assert len(scene.door) == len(open_now) <= 16
+        assert sum(scene.door._count.values()) == len(open_now)
+
+
+def test_listening_socket_counts_real_connections() -> None:
+    door = Door(DoorSettings(connections=16, per_address=2))
+
+    async def scene() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        listening = door.listen(("127.0.0.1", 0))
+        server = await asyncio.start_server(serve, sock=listening)
+        port = listening.getsockname()[1]
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        first = await asyncio.wait_for(clients[0][0].read(), 5)  # shown out for the third
+        assert first == b""
+        assert len(door) == 2
+        for _, writer in clients:
+            writer.close()
+        deadline = time.monotonic() + 5
+        while len(door):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        server.close()
+
+    asyncio.run(scene())
+
+
+def test_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"for clients at 127.0.0.1:{port}"):
+            Door(DoorSettings()).listen(("127.0.0.1", port))
+
+
+# ---------------------------------------------------------------------- links
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "keys", {role: ["127.0.0.1"] for role in ("party0", "party1", "dealer")})
+    return tmp_path / "keys"
+
+
+class Poor:
+    """A listening socket in a process that has no descriptor left for a while."""
+
+    def __init__(self, inner: socket.socket, failures: int) -> None:
+        self._inner, self.failures = inner, failures
+
+    def accept(self) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._inner.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_listener_waits_for_descriptors_and_survives_a_crashing_guest(keys: Path) -> None:
+    served, crashes = [], []
+
+    def serve(transport: TcpTransport) -> None:
+        served.append(transport.peer)
+        if len(served) == 1:
+            raise ValueError("nobody expected this")
+
+    listener = Listener(
+        ("127.0.0.1", 0), server_context(keys / "party0"), {"party1"}, 5.0, serve, lambda: crashes.append(1)
+    )
+    poor = Poor(listener._socket, failures=3)
+    listener._socket = poor  # type: ignore[assignment]
+    listener.start()
+    for expected in (1, 2):
+        link = connect("127.0.0.1", listener.port, client_context(keys / "party1"), "party0", 5.0)
+        with pytest.raises(AutorepError):
+            link.receive("message")
+        assert len(served) == expected
+    assert len(crashes) == 1
+    assert poor.failures == 0
+    assert listener.worker.problem is None
+    listener.close()
+
+
+def test_strangers_cannot_keep_a_server_out(keys: Path) -> None:
+    done = threading.Event()
+    listener = Listener(
+        ("127.0.0.1", 0), server_context(keys / "party0"), {"party1"}, 5.0, lambda transport: done.set()
+    )
+    listener.start()
+    silent = []
+    for _ in range(64):  # from another address than the server's
+        stranger = socket.socket()
+        stranger.bind(("127.0.0.9", 0))
+        stranger.connect(("127.0.0.1", listener.port))
+        silent.append(stranger)
+    connect("127.0.0.1", listener.port, client_context(keys / "party1"), "party0", 5.0)
+    assert done.wait(5)
+    for stranger in silent:
+        stranger.close()
+    listener.close()
+
+
+# ---------------------------------------------------------------------- workers
+
+
+def test_worker_survives_what_nobody_expected_and_says_so() -> None:
+    over, attempts, crashes = threading.Event(), [], []
+
+    def attempt() -> None:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ZeroDivisionError("unexpected")
+        over.wait(0.05)
+
+    worker = Worker("test", attempt, over, lambda: crashes.append(1))
+    worker.start()
+    problems = set()
+    deadline = time.monotonic() + 5
+    while len(attempts) < 6 and time.monotonic() < deadline:
+        problems.add(worker.problem)
+        time.sleep(0.002)
+    assert len(crashes) == 2
+    assert "ZeroDivisionError: unexpected" in problems
+    assert worker.problem is None
+    over.set()
+    worker.join(5)
+    assert not worker.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_worker_that_is_gone_is_ill() -> None:
+    over = threading.Event()
+    worker = Worker("test", lambda: (_ for _ in ()).throw(SystemExit), over)
+    worker.start()
+    worker.join(5)
+    assert worker.problem == "it is gone"

@@ -1,0 +1,52 @@
+"""2,000 idle and 200 slow connections: clients are answered, health stays true."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import numpy as np
+
+from autorep.program.ir import Program
+from autorep.service.client import authority
+from autorep.service.local import LocalDeployment
+from tests.service.flood import Flood
+
+
+def test_flood_of_idle_and_slow_connections_keeps_nobody_out(program: Program) -> None:
+    image = np.random.default_rng(0).random((1, 1, 8, 8))
+    expected = program.run(image, "fixed")
+    with (
+        LocalDeployment(program, prepare=4) as deployment,
+        httpx.Client(verify=authority(deployment.ca), timeout=5) as web,
+        deployment.client(patience=0) as client,
+    ):
+        client.predict(image)
+        port = int(deployment.urls[0].rpartition(":")[2])
+        slowest = 0.0
+        with Flood(port, idle=2000, slow=200) as flood:
+            deadline = time.monotonic() + 60
+            while flood.opened < 2200:
+                assert time.monotonic() < deadline, f"only {flood.opened} connections got in"
+                time.sleep(0.1)
+            for _ in range(10):
+                started = time.monotonic()
+                with deployment.client(patience=0) as newcomer:  # with connections of its own
+                    assert np.abs(newcomer.logits(image) - expected).max() < 1e-3
+                assert np.abs(client.logits(image) - expected).max() < 1e-3
+                slowest = max(slowest, time.monotonic() - started)
+                assert web.get(f"{deployment.urls[0]}/healthz").status_code == 200
+                time.sleep(0.1)
+        print(f"slowest answer {slowest:.2f} s")
+        assert slowest < 4.0  # two predictions and two handshakes; 2 s each
+        text = web.get(f"{deployment.urls[0]}/metrics").text
+        assert 'autorep_connections_closed_total{reason="full"}' in text
+        started = time.monotonic()
+        while _connections(web, deployment.urls[0]) > 10:
+            assert time.monotonic() - started < 5, "the flood is over, its connections are not"
+            time.sleep(0.1)
+
+
+def _connections(web: httpx.Client, url: str) -> float:
+    lines = web.get(f"{url}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("autorep_connections "))
