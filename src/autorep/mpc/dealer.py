@@ -15,6 +15,7 @@ from autorep.errors import MaterialError
 from autorep.mpc.blinding import Blinding, blinding_share
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import Dealing
+from autorep.mpc.formats import layout
 from autorep.mpc.inventory import kit_bytes, program_items
 from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, KIT_ID_BYTES, Header, KitWriter
 from autorep.mpc.operations import correlate, protocols
@@ -78,7 +79,9 @@ class Dealer:
         writers = []
         for party in (0, 1):
             body = sizes[party] - HEADER_BYTES - DIGEST_BYTES
-            header = Header(party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body)
+            header = Header(
+                party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body, layout(items)
+            )
             writers.append(KitWriter(sinks[party], header))
         dealing = Dealing(DealerTape(kit_id, items, seeds, (writers[0], writers[1])), self._fixed)
         correlate(self.program, protocols(self.program, batch, self.comparison), dealing)

@@ -1,10 +1,12 @@
 """A kit: the correlated randomness of one query for one party, as bytes.
 
-    header (160 bytes)   magic, version, party, comparison, batch, kit id, program hash, blinding id, seed, body length
+    header (160 bytes)   magic, version, party, comparison, batch, kit id, program hash, blinding id, seed, body length,
+                         layout
     body                 the sections of `inventory.program_items` that this party receives, in that order, packed
     digest (32 bytes)    SHA-256 of header and body
 
-The header binds a kit to one program and to one blinding of its weights. The seed inside is secret.
+The header binds a kit to one program, to one blinding of its weights, and by its layout to releases that make and read
+the same contents in the same formats (`formats.layout`). The seed inside is secret.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import BinaryIO
 from autorep.errors import MaterialError
 
 MAGIC = b"ARPB"
-VERSION = 1
-_HEADER = struct.Struct("<4sHBBI16s32s16s32sQ44x")
+VERSION = 2
+_HEADER = struct.Struct("<4sHBBI16s32s16s32sQ8s36x")
 HEADER_BYTES = _HEADER.size
 DIGEST_BYTES = 32
 KIT_ID_BYTES = 16
@@ -37,6 +39,7 @@ class Header:
     blinding_id: bytes
     seed: bytes
     body_bytes: int
+    layout: bytes
 
     def __repr__(self) -> str:  # the seed must not reach a log
         return f"Header(party={self.party}, batch={self.batch}, kit_id={self.kit_id.hex()})"
@@ -44,7 +47,7 @@ class Header:
     def encode(self) -> bytes:
         return _HEADER.pack(
             MAGIC, VERSION, self.party, _COMPARISON_CODES[self.comparison], self.batch,
-            self.kit_id, self.program_hash, self.blinding_id, self.seed, self.body_bytes,
+            self.kit_id, self.program_hash, self.blinding_id, self.seed, self.body_bytes, self.layout,
         )  # fmt: skip
 
     @property
@@ -56,10 +59,12 @@ def read_header(data: bytes | memoryview) -> Header:
     """Parse and check the fixed part; the length must match exactly."""
     if len(data) < HEADER_BYTES:
         raise MaterialError(f"kit: {len(data)} bytes, shorter than its {HEADER_BYTES}-byte header; prepare it anew")
-    magic, version, party, code, batch, kit_id, program_hash, blinding_id, seed, body = _HEADER.unpack_from(data)
+    magic, version, party, code, batch, kit_id, program_hash, blinding_id, seed, body, layout = _HEADER.unpack_from(
+        data
+    )
     if magic != MAGIC or version != VERSION or party > 1 or code >= len(_COMPARISON_CODES):
         raise MaterialError(f"kit: not a version-{VERSION} kit; prepare it anew with this release")
-    header = Header(party, list(_COMPARISON_CODES)[code], batch, kit_id, program_hash, blinding_id, seed, body)
+    header = Header(party, list(_COMPARISON_CODES)[code], batch, kit_id, *binding)
     if len(data) != header.total_bytes:
         raise MaterialError(
             f"kit {kit_id.hex()}: {len(data)} bytes found, {header.total_bytes} expected; it was cut short"

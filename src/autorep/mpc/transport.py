@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from autorep.errors import HandshakeError, PeerAbort, ProtocolError
+from autorep.mpc.formats import formats
 
 Phase = Literal["online", "offline"]
 Buffer = Any  # whatever offers a contiguous buffer: bytes, memoryview, numpy array
@@ -276,10 +277,11 @@ def abort_frame(message: str) -> bytes:
 def handshake(transport: Transport, hello: Mapping[str, Any]) -> dict[str, Any]:
     """Compare what both ends are about to do, before any of it: one exchange.
 
-    Every field must be equal at both ends, except `party`, which must differ. Values are public JSON.
+    Every field must be equal at both ends, except `party`, which must differ. Values are public JSON. The release's
+    formats are compared too.
     Returns the peer's hello; raises HandshakeError, at both ends alike, that names the fields that do not fit.
     """
-    own = json.loads(json.dumps({"protocol": PROTOCOL_VERSION, **hello}))
+    own = json.loads(json.dumps({"protocol": PROTOCOL_VERSION, "formats": formats(), **hello}))
     reader = transport._reader(_HELLO, "hello", None, _HELLO_LIMIT)
     answer = bytes(transport._step(_HELLO, "hello", json.dumps(own).encode(), reader))
     try:
