@@ -59,9 +59,7 @@ def read_header(data: bytes | memoryview) -> Header:
     """Parse and check the fixed part; the length must match exactly."""
     if len(data) < HEADER_BYTES:
         raise MaterialError(f"kit: {len(data)} bytes, shorter than its {HEADER_BYTES}-byte header; prepare it anew")
-    magic, version, party, code, batch, kit_id, program_hash, blinding_id, seed, body, layout = _HEADER.unpack_from(
-        data
-    )
+    magic, version, party, code, batch, kit_id, *binding = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or party > 1 or code >= len(_COMPARISON_CODES):
         raise MaterialError(f"kit: not a version-{VERSION} kit; prepare it anew with this release")
     header = Header(party, list(_COMPARISON_CODES)[code], batch, kit_id, *binding)
