@@ -30,5 +30,8 @@ void register_bits(nb::module_& m);
 void register_activation(nb::module_& m);
 void register_probe(nb::module_& m);
 void register_masked_activation(nb::module_& m);
+void register_ot(nb::module_& m);
+void register_ntt(nb::module_& m);
+void register_rlwe(nb::module_& m);
 
 }  // namespace autorep

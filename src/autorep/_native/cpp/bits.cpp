@@ -10,14 +10,6 @@ namespace {
 
 constexpr i64 kGroup = 64;  // words that end on a byte boundary whatever their width
 
-const BitOps& bit_ops() {
-#if AUTOREP_X86
-    if (simd_level() == Simd::avx512) return bit_ops_avx512();
-    if (simd_level() == Simd::avx2) return bit_ops_avx2();
-#endif
-    return bit_ops_portable();
-}
-
 // body(first word, number of words) on ranges that start on a byte boundary of the packed form.
 template <class Body>
 void for_groups(i64 count, Body&& body) {
@@ -96,6 +88,14 @@ void and_layer(int party, Words d, Words e, Words a, Words b, Words c, WordsOut 
 }
 
 }  // namespace
+
+const BitOps& bit_ops() {
+#if AUTOREP_X86
+    if (simd_level() == Simd::avx512) return bit_ops_avx512();
+    if (simd_level() == Simd::avx2) return bit_ops_avx2();
+#endif
+    return bit_ops_portable();
+}
 
 void register_bits(nb::module_& m) {
     m.def("pack", &pack, NoGil());

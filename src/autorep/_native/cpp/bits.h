@@ -17,5 +17,6 @@ struct BitOps {
 const BitOps& bit_ops_portable();
 const BitOps& bit_ops_avx2();
 const BitOps& bit_ops_avx512();
+const BitOps& bit_ops();  // of the active level
 
 }  // namespace autorep

@@ -12,4 +12,7 @@ NB_MODULE(_core, m) {
     autorep::register_activation(m);
     autorep::register_probe(m);
     autorep::register_masked_activation(m);
+    autorep::register_ot(m);
+    autorep::register_ntt(m);
+    autorep::register_rlwe(m);
 }

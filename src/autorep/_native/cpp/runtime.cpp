@@ -20,7 +20,8 @@ Simd detect() {
 #if AUTOREP_X86
     __builtin_cpu_init();
     const bool aes = __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul");
-    const bool avx2 = aes && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    const bool avx2 = aes && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+                      __builtin_cpu_supports("fma");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi") &&
