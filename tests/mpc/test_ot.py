@@ -140,9 +140,12 @@ def test_what_is_sent_is_independent_of_choices_and_values() -> None:
         both = TwoEnds()
         sent: list[bytes] = []
         original = both.links[0].exchange
-        both.links[0].exchange = lambda label, payload, expect, o=original: (  # type: ignore[method-assign]
-            sent.append(bytes(payload)) or o(label, payload, expect)
-        )
+
+        def spy(label, payload, expect, original=original, sent=sent):
+            sent.append(bytes(payload))
+            return original(label, payload, expect)
+
+        both.links[0].exchange = spy  # type: ignore[method-assign]
         n = 20_000
         choices, values = np.full(n, fill, np.uint64), np.full(n, fill, np.uint64)
         both.run(lambda i, b=both, c=choices, v=values: b.transfers[i].both("t", c, [v], [power(64)]))

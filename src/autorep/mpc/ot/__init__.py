@@ -1,1 +1,1 @@
-"""Oblivious transfer: a few from public keys (`base`), millions from those (`extension`), arithmetic on them (`tools`)."""
+"""Oblivious transfer: a few from public keys (`base`), millions from those (`extension`), bits (`tools`)."""

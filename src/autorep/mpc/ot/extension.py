@@ -45,7 +45,16 @@ class Modulus:
             return x & U64(self.value - 1)
         return x - U64(self.value) * (x >= U64(self.value))
 
+    def reduce_word(self, x: np.ndarray) -> np.ndarray:
+        """Any word reduced, without a division."""
+        return self.reduce(x) if self.binary else rns.multiply_modulo(x, np.ones_like(x), self.value)
+
+    def times(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """x·y of reduced elements."""
+        return self.reduce(x * y) if self.binary else rns.multiply_modulo(x, y, self.value)
+
     def negative(self, x: np.ndarray) -> np.ndarray:
+        """−x for a reduced x."""
         return self.reduce((U64(0) if self.binary else U64(self.value)) - x)
 
     def uniform(self, words: np.ndarray) -> np.ndarray:
@@ -59,6 +68,9 @@ class Modulus:
 def power(bits: int) -> Modulus:
     """The ring of integers modulo 2**bits."""
     return Modulus(1 << bits)
+
+
+CHUNK = 1 << 20
 
 
 def padded(count: int) -> int:
@@ -77,7 +89,10 @@ def sender_bytes(count: int, parts: Sequence[Modulus]) -> int:
 
 
 class Transfers:
-    """One party's end of correlated transfers in both directions; numbers run on, none is used twice."""
+    """One party's end of correlated transfers in both directions; numbers run on, none is used twice.
+
+    A call of more than `CHUNK` transfers is cut, so that memory stays bounded; each chunk takes its own two flights.
+    """
 
     def __init__(self, link: Transport) -> None:
         self.link = link
@@ -87,29 +102,39 @@ class Transfers:
 
     def send(self, label: str, values: Sequence[np.ndarray], parts: Sequence[Modulus]) -> list[np.ndarray]:
         """This party sends: its shares of c·x for every part."""
-        count = values[0].size
-        message = self.link.receive(f"{label}/choose", receiver_bytes(count))
-        payload, shares = self._send(message, values, parts)
-        self.link.send(f"{label}/values", payload)
-        return shares
+        flat, shares = [value.reshape(-1) for value in values], []
+        for cut in _slices(flat[0].size):
+            message = self.link.receive(f"{label}/choose", receiver_bytes(cut.stop - cut.start))
+            payload, share = self._send(message, [value[cut] for value in flat], parts)
+            self.link.send(f"{label}/values", payload)
+            shares.append(share)
+        return [np.concatenate(pieces) for pieces in zip(*shares)]
 
     def receive(self, label: str, choices: np.ndarray, parts: Sequence[Modulus]) -> list[np.ndarray]:
         """This party chooses by the bits `choices` (uint64, 0 or 1): its shares of c·x for every part."""
-        message, pads = self._choose(choices, parts)
-        self.link.send(f"{label}/choose", message)
-        payload = self.link.receive(f"{label}/values", sender_bytes(choices.size, parts))
-        return self._receive(choices, pads, payload, parts)
+        flat, shares = choices.reshape(-1), []
+        for cut in _slices(flat.size):
+            message, pads = self._choose(flat[cut], parts)
+            self.link.send(f"{label}/choose", message)
+            payload = self.link.receive(f"{label}/values", sender_bytes(cut.stop - cut.start, parts))
+            shares.append(self._receive(flat[cut], pads, payload, parts))
+        return [np.concatenate(pieces) for pieces in zip(*shares)]
 
     def both(
         self, label: str, choices: np.ndarray, values: Sequence[np.ndarray], parts: Sequence[Modulus]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Both directions at once, alike in number and parts: shares as the sender, shares as the receiver."""
-        count = choices.size
-        message, pads = self._choose(choices, parts)
-        theirs = self.link.exchange(f"{label}/choose", message, receiver_bytes(count))
-        payload, sent = self._send(theirs, values, parts)
-        answer = self.link.exchange(f"{label}/values", payload, sender_bytes(count, parts))
-        return sent, self._receive(choices, pads, answer, parts)
+        bits, flat = choices.reshape(-1), [value.reshape(-1) for value in values]
+        sent, received = [], []
+        for cut in _slices(bits.size):
+            count = cut.stop - cut.start
+            message, pads = self._choose(bits[cut], parts)
+            theirs = self.link.exchange(f"{label}/choose", message, receiver_bytes(count))
+            payload, share = self._send(theirs, [value[cut] for value in flat], parts)
+            answer = self.link.exchange(f"{label}/values", payload, sender_bytes(count, parts))
+            sent.append(share)
+            received.append(self._receive(bits[cut], pads, answer, parts))
+        return [np.concatenate(p) for p in zip(*sent)], [np.concatenate(p) for p in zip(*received)]
 
     def _choose(self, choices: np.ndarray, parts: Sequence[Modulus]) -> tuple[memoryview, np.ndarray]:
         count, total = choices.size, padded(choices.size)
@@ -145,3 +170,8 @@ class Transfers:
             shares.append(part.reduce(part.uniform(pads[:, number]) + choices.reshape(-1) * sent))
             offset += length
         return shares
+
+
+def _slices(count: int) -> list[slice]:
+    """Consecutive slices of the sizes of `chunks`."""
+    return [slice(start, min(count, start + CHUNK)) for start in range(0, count, CHUNK)]

@@ -1,6 +1,6 @@
 """Arithmetic on bits by correlated transfers: both parties call the same function with their own shares.
 
-A bit is shared by exclusive or (uint64 arrays of 0 and 1), a number additively modulo some ring. What each costs, for one
+A bit is shared by exclusive or (uint64 arrays of 0 and 1), a number additively modulo some ring. Costs of one
 element: `both_bits` (AND) 2 transfers of 1 bit, `to_ring` 1, `select` (bit × numbers) 2, `add` 2 a bit, `products`
 2 a bit of one factor. A call of any of them takes two flights, `add` two a bit. Neither party learns anything: what it
 receives is masked by pads it cannot compute.
@@ -54,16 +54,20 @@ class BitTools:
             for value, part, mine, theirs in zip(flat, parts, sent, received)
         ]
 
-    def add(self, label: str, mine: np.ndarray, bits: int) -> tuple[list[np.ndarray], np.ndarray]:
+    def add(
+        self, label: str, mine: np.ndarray, bits: int, carry_out: bool = True
+    ) -> tuple[list[np.ndarray], np.ndarray]:
         """Shared bits (least first) of the sum of the parties' own numbers, each below 2**bits, and the shared carry.
 
-        A ripple: with carry c, the next one is c ⊕ (x ⊕ c)·(y ⊕ c), one AND a bit.
+        A ripple: with carry c, the next one is c ⊕ (x ⊕ c)·(y ⊕ c), one AND a bit; the last only for `carry_out`.
         """
         mine, carry = mine.reshape(-1), np.zeros(mine.size, np.uint64)
         out = []
         for number in range(bits):
             with_carry = ((mine >> U64(number)) & U64(1)) ^ carry
-            out.append(with_carry)  # x ⊕ c at P0 (c₀ inside), y ⊕ c at P1: together the sum's bit
+            out.append(with_carry)  # x ⊕ c₀ at P0, y ⊕ c₁ at P1: together the sum's bit
+            if number == bits - 1 and not carry_out:
+                break
             left, right = (with_carry, carry) if self.party == 0 else (carry, with_carry)
             carry = carry ^ self.both_bits(f"{label}/{number}", left, right)
         return out, carry

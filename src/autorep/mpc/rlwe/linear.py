@@ -100,7 +100,9 @@ class WeightOwner:
         total = images * packing.requests
         c0, c1 = unpack_polynomials(ring, data, total), expand(ring, seed, packing.layer.name, total)
         shape = (len(ring.primes), images, packing.digits, packing.bands, packing.chunks, ring.n)
-        both = np.stack([c0.reshape(shape), c1.reshape(shape)], axis=4)  # primes, images, digits, bands, part, chunks, n
+        both = np.stack(
+            [c0.reshape(shape), c1.reshape(shape)], axis=4
+        )  # primes, images, digits, bands, part, chunks, n
         moved = np.ascontiguousarray(both.transpose(0, 2, 5, 1, 3, 4, 6))
         return moved.reshape(len(ring.primes), packing.digits, packing.chunks, -1, ring.n)
 

@@ -64,9 +64,7 @@ def layer_of(op: ir.Conv | ir.Linear | ir.Affine, in_shape: ir.Shape) -> Layer:
     side = (1, 1) if isinstance(op, ir.Linear) else (in_shape[1], in_shape[2]) if len(in_shape) == 3 else (1, 1)
     groups = 1 if isinstance(op, ir.Linear) else channels
     one, none = (1, 1), (0, 0)
-    return Layer(
-        op.name, op.bits, op.weight_frac, channels, side, op.shape[0], side, one, one, none, one, groups
-    )
+    return Layer(op.name, op.bits, op.weight_frac, channels, side, op.shape[0], side, one, one, none, one, groups)
 
 
 @dataclass(frozen=True)
@@ -260,9 +258,7 @@ def _phases(vertical: Axis, horizontal: Axis) -> Iterator[tuple[int, int]]:
 @cache
 def _axes(layer: Layer) -> tuple[Axis, Axis]:
     first, second = (
-        Axis.of(
-            layer.side[d], layer.out_side[d], layer.kernel[d], layer.stride[d], layer.padding[d], layer.dilation[d]
-        )
+        Axis.of(layer.side[d], layer.out_side[d], layer.kernel[d], layer.stride[d], layer.padding[d], layer.dilation[d])
         for d in (0, 1)
     )
     return first, second

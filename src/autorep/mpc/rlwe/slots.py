@@ -1,14 +1,14 @@
 """Products of shared numbers modulo t, 8,192 at a time, by encryption in slots.
 
-t is a product of two 31-bit primes that are 1 modulo 2n, so a polynomial modulo t is 8,192 independent numbers. P0 holds
-the key. For shares x = x₀ + x₁ and y = y₀ + y₁ modulo t:
+t is a product of two 31-bit primes that are 1 modulo 2n, so a polynomial modulo t is 8,192 numbers. P0 holds the
+key. For shares x = x₀ + x₁ and y = y₀ + y₁ modulo t:
 
 1. P0 → P1: Enc(x₀), Enc(y₀), 98 KB each (a ciphertext may serve several products).
 2. P1: Enc(x₀)·y₁ + Enc(y₀)·x₁, less an encryption of a uniform share modulo t, plus an encryption of zero under P0's
    public key, plus uniform noise 60 bits above the product's own; rounded to 72 bits a coefficient, 144 KB back.
 3. P0 decrypts its share of the cross terms; each party adds x_i·y_i of its own.
 
-Exact: an error in one coefficient would spoil every slot, so `NOISE_FITS` bounds it far below q / 2t.
+Exact: an error in one coefficient would spoil every slot, so `PHASE_ERROR` bounds it below q / 2t.
 P1 sees ciphertexts only. P0 sees c₁, a fresh ring-LWE sample, and a phase that is its uniform share and noise that
 hides the product's own within 2**−60.
 """
@@ -43,11 +43,11 @@ ANSWER_BITS = 72
 FLOOD_BITS = 131
 _FLOOD_LIMBS = ((44, 0), (44, 44), (FLOOD_BITS - 88, 88))  # (bits, position)
 
-# Two products of a fresh ciphertext and a plaintext below t/2, six deviations.
+# Two products of a fresh ciphertext and a plaintext below t/2, six deviations; and how far the phase then is from its
+# multiple of 1/t, as a part of q. Half of 1/t would be wrong.
 PRODUCT_NOISE = 6 * NOISE_DEVIATION * MODULUS.value / 12**0.5 * (2 * SLOTS) ** 0.5
-ROUNDING = 6 * 2.0**-ANSWER_BITS * ((1 + 2 * SLOTS / 3) / 12) ** 0.5  # of q
-NOISE_FITS = (PRODUCT_NOISE + 2.0**130) / slot_ring().modulus + ROUNDING < 0.4 / MODULUS.value
-assert NOISE_FITS and PRODUCT_NOISE * 2.0**59 < 2.0**FLOOD_BITS
+ROUNDING = 6 * 2.0**-ANSWER_BITS * ((1 + 2 * SLOTS / 3) / 12) ** 0.5
+PHASE_ERROR = (PRODUCT_NOISE + 2.0 ** (FLOOD_BITS - 1)) / 2.0**195.9 + ROUNDING
 
 
 @cache
@@ -90,23 +90,24 @@ def _scaled(values: np.ndarray) -> np.ndarray:
     return ring.residues(_coefficients(values, ring.modulus), -pow(MODULUS.value, -1, ring.modulus))
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
-    """Transformed residues modulo q of the polynomials with these slots."""
-    ring = slot_ring()
-    return ring.forward(ring.residues(_coefficients(values, 1)))
-
-
 @dataclass(frozen=True)
-class Encrypted:
-    """Ciphertexts as P1 sees them: both parts transformed (primes, blocks, n)."""
+class Factor:
+    """A shared number as P1 has it: P0's share encrypted (c₀, c₁), its own share as a plaintext, all transformed."""
 
     c0: np.ndarray = field(repr=False)
     c1: np.ndarray = field(repr=False)
+    plain: np.ndarray = field(repr=False)
 
     @classmethod
-    def read(cls, data: np.ndarray, seed: bytes, label: str, blocks: int) -> Encrypted:
-        ring = slot_ring()
-        return cls(unpack_polynomials(ring, data, blocks), expand(ring, seed, label, blocks))
+    def read(cls, data: np.ndarray, seed: bytes, label: str, own: np.ndarray) -> Factor:
+        """From P0's ciphertexts and the own numbers (blocks, SLOTS)."""
+        ring, blocks = slot_ring(), len(own)
+        plain = ring.forward(ring.residues(_coefficients(own, 1)))
+        return cls(unpack_polynomials(ring, data, blocks), expand(ring, seed, label, blocks), plain)
+
+    def repeated(self, times: int) -> Factor:
+        """The same blocks several times."""
+        return Factor(*(np.tile(x, (1, times, 1)) for x in (self.c0, self.c1, self.plain)))
 
 
 class KeyHolder:
@@ -121,7 +122,7 @@ class KeyHolder:
 
     def decrypt(self, answer: np.ndarray, blocks: int) -> np.ndarray:
         """Step 3: this party's share (blocks, SLOTS) of the cross terms."""
-        ring, count = slot_ring(), blocks * SLOTS
+        count = blocks * SLOTS
         high, offset, words = ANSWER_BITS - 64, 0, []
         for bits in (64, high, 64, high):
             length = packed_bytes(count, bits)
@@ -152,15 +153,13 @@ class Evaluator:
     def __init__(self, public: PublicKey) -> None:
         self._public = public
 
-    def answer(
-        self, x: Encrypted, y_plain: np.ndarray, y: Encrypted, x_plain: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Step 2: the packed answer and this party's share (blocks, SLOTS); plain: `plaintext` of its own shares."""
-        ring, blocks = slot_ring(), y_plain.shape[1]
+    def answer(self, x: Factor, y: Factor) -> tuple[np.ndarray, np.ndarray]:
+        """Step 2: the packed answer and this party's share (blocks, SLOTS)."""
+        ring, blocks = slot_ring(), x.plain.shape[1]
         zero0, zero1 = self._public.zeros(blocks)
         for part, cx, cy in ((zero0, x.c0, y.c0), (zero1, x.c1, y.c1)):
-            ring.add(part, ring.multiply(cx, y_plain))
-            ring.add(part, ring.multiply(cy, x_plain))
+            ring.add(part, ring.multiply(cx, y.plain))
+            ring.add(part, ring.multiply(cy, x.plain))
             ring.residues(self._public.noise(blocks), into=ring.inverse(part))
         share = rns.below(draw_key(), MODULUS.value, (blocks, SLOTS))
         ring.add(zero0, _scaled(MODULUS.negative(share)))
@@ -171,11 +170,6 @@ class Evaluator:
             packed += [_native.pack(low.reshape(-1), 64), _native.pack(high.reshape(-1), ANSWER_BITS - 64)]
         return np.concatenate(packed), share
 
-    @staticmethod
-    def plaintext(values: np.ndarray) -> np.ndarray:
-        """This party's numbers (blocks, SLOTS) as the factor of a product."""
-        return _plain(values)
-
 
 def _flood(ring: rns.Ring, part: np.ndarray) -> None:
     """Add uniform noise of FLOOD_BITS bits, centred."""
@@ -184,5 +178,3 @@ def _flood(ring: rns.Ring, part: np.ndarray) -> None:
         _native.prg(draw_key(), limb, bits)
         ring.residues(limb.view(np.int64), 1 << position, into=part)
     ring.residues(np.ones(part.shape[1:], np.int64), -(1 << (FLOOD_BITS - 1)), into=part)
-
-

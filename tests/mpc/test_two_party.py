@@ -1,0 +1,219 @@
+"""Kits made by the two servers themselves: every verb's relation, answers, wrong partners, nothing reused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autorep.errors import AutorepError, HandshakeError, MaterialError, ProtocolError
+from autorep.mpc import verbs
+from autorep.mpc.kit import verify
+from autorep.mpc.local import join_output, share_input
+from autorep.mpc.party import Party
+from autorep.mpc.transport import MemoryTransport, memory_pair
+from autorep.mpc.two_party.model import Maker, TwoPartyModel
+from autorep.mpc.two_party.stored import kit_bytes
+from autorep.program import ir
+from autorep.program.files import share_parameters
+from autorep.program.fixed import run_fixed
+from tests.mpc.programs import Builder, mixed_program
+from tests.mpc.relations import check_relations, recorded
+
+VERBS = {
+    verbs.Mask, verbs.Truncation, verbs.Product, verbs.LinearImage, verbs.Quadratic, verbs.Bits, verbs.BitTriples,
+    verbs.Selection,
+}  # fmt: skip
+
+
+class Servers:
+    """Two parties with a preparation link and an online link."""
+
+    def __init__(self, program: ir.Program, preparation: str = "two-party", timeout: float = 60.0) -> None:
+        self.program, shares = program, share_parameters(program)
+        self.offline, self.online = memory_pair(timeout), memory_pair(timeout)
+        self.models = [TwoPartyModel(program, i, preparation) for i in (0, 1)]
+        self.parties = [Party(program, shares[i], i, "bits") for i in (0, 1)]
+        for party, model in zip(self.parties, self.models):
+            party.setup(model)
+
+    def both(self, work: Callable[[int], Any]) -> tuple[Any, Any]:
+        def guarded(i: int) -> Any:
+            try:
+                return work(i)
+            except Exception as error:
+                for link in (self.offline[i], self.online[i]):
+                    link.abort(type(error).__name__)
+                raise
+
+        with ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(guarded, i) for i in (0, 1)]
+            errors = [error for future in futures if (error := future.exception())]
+            if errors:
+                raise next((e for e in errors if "peer stopped" not in str(e)), errors[0])
+            return futures[0].result(), futures[1].result()
+
+    def make(self, count: int = 1, batch: int = 1) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]:
+        return self.both(lambda i: Maker(self.models[i], self.offline[i]).make(count, batch))
+
+    def answer(self, kits: list[bytes], x: np.ndarray) -> np.ndarray:
+        inputs = share_input(self.program, x)
+
+        def one(i: int) -> np.ndarray:
+            party = self.parties[i]
+            return party.run(self.online[i], party.prepare(party.source(kits[i])), inputs[i])
+
+        return join_output(self.program, *self.both(one))
+
+
+def small_program(seed: int = 0) -> ir.Program:
+    """Stem, a mixed activation, a strided convolution, a head: few enough values for transfers alone."""
+    b = Builder(seed, shape=(2, 4, 4))
+    b.stem(2)
+    b.conv(2, stride=2)
+    b.activation(0.5)
+    b.head(2)
+    return b.program()
+
+
+@pytest.mark.parametrize("preparation", ["two-party", "ot"])
+def test_every_relation_holds_and_the_answer_is_fixed_points(preparation: str) -> None:
+    program = mixed_program(6) if preparation == "two-party" else small_program()
+    servers, batch = Servers(program, preparation), 2
+    made = servers.make(2, batch)
+    assert [kit_id for kit_id, _ in made[0]] == [kit_id for kit_id, _ in made[1]]
+    assert {len(kit) for kits in made for _, kit in kits} == {kit_bytes(program, batch)}
+    for kits in made:
+        for kit_id, kit in kits:
+            assert verify(kit).kit_id == kit_id
+    sources = [servers.parties[i].source(made[i][0][1]) for i in (0, 1)]
+    draws = recorded(program, sources[0]), recorded(program, sources[1])
+    assert check_relations(program, sources[0], draws) == VERBS - (
+        set() if preparation == "two-party" else {verbs.Product}
+    )
+    x = np.random.default_rng(0).normal(0, 1, (batch, *program.input.shape))
+    answer = servers.answer([made[i][1][1] for i in (0, 1)], x)
+    assert np.abs(answer - run_fixed(program, x)).max() < 5e-3
+
+
+def test_random_networks_agree_with_fixed_point() -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        b = Builder(seed, shape=(3, 8, 8))
+        b.stem(4)
+        for _ in range(2):
+            start = b.last
+            b.conv(4, groups=int(rng.choice([1, 4])))
+            b.residual(start)
+            b.activation(float(rng.choice([0.0, 0.3, 1.0])))
+        b.max_pool(2, 2, 0)
+        b.head(3)
+        program = b.program()
+        servers = Servers(program)
+        kits0, kits1 = servers.make()
+        x = rng.normal(0, 1, (1, *program.input.shape))
+        assert np.abs(servers.answer([kits0[0][1], kits1[0][1]], x) - run_fixed(program, x)).max() < 5e-3
+
+
+def test_two_kits_share_nothing() -> None:
+    servers = Servers(small_program())
+    kits0, _ = servers.make(2)
+    draws = [recorded(servers.program, servers.parties[0].source(kit)) for _, kit in kits0]
+    for (c, _, first), (_, _, second) in zip(*draws):
+        if isinstance(c, verbs.Mask | verbs.LinearImage):
+            assert not (first == second).any()
+
+
+def test_a_maker_goes_on_where_it_stopped() -> None:
+    """Two calls of one maker give different kits, and the transfers' numbers run on."""
+    servers = Servers(small_program())
+
+    def one(i: int) -> list[tuple[bytes, bytes]]:
+        maker = Maker(servers.models[i], servers.offline[i])
+        return maker.make() + maker.make()
+
+    kits0, kits1 = servers.both(one)
+    assert kits0[0][0] != kits0[1][0]
+    x = np.zeros((1, *servers.program.input.shape))
+    expected = run_fixed(servers.program, x)
+    for number in (0, 1):
+        answer = servers.answer([kits0[number][1], kits1[number][1]], x)
+        assert np.abs(answer - expected).max() < 5e-3
+
+
+def test_wrong_partners_stop_both_with_a_cause() -> None:
+    servers, other = Servers(small_program(0)), Servers(small_program(1))
+    models = servers.models[0], other.models[1]
+    with pytest.raises(HandshakeError, match="program is"):
+        servers.both(lambda i: Maker(models[i], servers.offline[i]))
+    servers = Servers(small_program())
+    models = servers.models[0], TwoPartyModel(servers.program, 1, "ot")
+    with pytest.raises(HandshakeError, match="preparation is"):
+        servers.both(lambda i: Maker(models[i], servers.offline[i]))
+    servers = Servers(small_program())
+    with pytest.raises(ProtocolError, match="prepare/kits"):
+        servers.both(lambda i: Maker(servers.models[i], servers.offline[i]).make(1 + i))
+    assert all(link.failed for link in servers.offline)
+
+
+def test_kits_of_other_shares_or_a_dealer_are_refused() -> None:
+    program = small_program()
+    servers, other = Servers(program), Servers(program)
+    kits0, _ = servers.make()
+    with pytest.raises(MaterialError, match="other parameter shares"):
+        other.parties[0].source(kits0[0][1])
+    source = servers.parties[0].source(kits0[0][1])
+    source.draw(verbs.Mask("input/mask", program.input.size, 64))
+    with pytest.raises(MaterialError, match="used already"):
+        source.draw(verbs.Mask("input/mask", program.input.size, 64))
+
+
+class Tampering(MemoryTransport):
+    """Changes one frame that this end sends: cut, repeated, or two in the wrong order."""
+
+    how, when, seen, held = "", 0, 0, b""
+
+    def _transfer(self, header, payload, reader) -> None:
+        if payload is None:
+            return super()._transfer(header, payload, reader)
+        self.seen += 1
+        frame = header + bytes(payload)
+        if self.seen == self.when:
+            if self.how == "cut":
+                self._outgoing.put(frame[: len(frame) // 2])
+            elif self.how == "repeat":
+                self._outgoing.put(frame)
+                self._outgoing.put(frame)
+            else:
+                self.held = frame
+        else:
+            self._outgoing.put(frame)
+            if self.held:
+                self._outgoing.put(self.held)
+                self.held = b""
+        return super()._transfer(b"", None, reader) if reader is not None else None
+
+
+@pytest.mark.parametrize("how", ["cut", "repeat", "reorder"])
+@pytest.mark.parametrize("when", [2, 5, 9, 16])
+def test_a_tampered_message_aborts_both(how: str, when: int) -> None:
+    servers = Servers(small_program(), timeout=2.0)
+    plain = servers.offline[0]
+    tampering = Tampering(plain._outgoing, plain._incoming, 2.0)
+    tampering.how, tampering.when = how, when
+    servers.offline = (tampering, servers.offline[1])
+    with pytest.raises(AutorepError):
+        servers.make()
+    assert all(link.failed for link in servers.offline)
+
+
+def test_dcf_comparisons_are_refused() -> None:
+    program = small_program()
+    servers = Servers(program)
+    kits0, _ = servers.make()
+    dcf = Party(program, share_parameters(program)[0], 0, "dcf")
+    with pytest.raises(MaterialError, match="comparison protocol"):
+        dcf.prepare(servers.parties[0].source(kits0[0][1]))
