@@ -29,7 +29,7 @@ from autorep.mpc.rlwe.packing import Layer, layer_of
 from autorep.mpc.transport import Transport, handshake
 from autorep.mpc.two_party.cross import Coefficients, Weights, way
 from autorep.mpc.two_party.evaluate import Draw, Evaluation, Tensors
-from autorep.mpc.two_party.stored import OwnRandomness, TwoPartySource, kit_bytes, write_kit
+from autorep.mpc.two_party.stored import OwnRandomness, TwoPartySource, kit_bytes, kit_layout, write_kit
 from autorep.mpc.verbs import Correlation, Source
 from autorep.program import ir
 from autorep.program.files import program_hash
@@ -159,10 +159,11 @@ class Maker:
             walk.draws.clear()
             correlate(model.program, operations, walk)
         self._evaluate(walks, results)
-        body = kit_bytes(model.program, batch) - HEADER_BYTES - DIGEST_BYTES
+        body, layout = kit_bytes(model.program, batch) - HEADER_BYTES - DIGEST_BYTES, kit_layout(model.program, batch)
         kits = []
         for kit_id, seed, kept in zip(ids, seeds, results):
-            header = Header(model.party, "bits", batch, kit_id, model.program_hash, model.shares_id, seed, body)
+            binding = kit_id, model.program_hash, model.shares_id, seed
+            header = Header(model.party, "bits", batch, *binding, body, layout)
             kits.append((kit_id, write_kit(model.program, header, kept)))
         return kits
 

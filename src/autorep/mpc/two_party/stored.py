@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,13 @@ import numpy as np
 from autorep import _native
 from autorep.errors import MaterialError
 from autorep.mpc import verbs
+from autorep.mpc.formats import layout
 from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, Header, KitWriter
 from autorep.mpc.operations import protocols
 from autorep.mpc.preparation import QuerySource
 from autorep.mpc.prg import stream
-from autorep.mpc.ring import U64, packed_bytes, reduce
+from autorep.mpc.ring import U64, reduce
+from autorep.mpc.sizes import Item, Part
 from autorep.mpc.two_party.rounding import HEADROOM, ROUNDING, truncate
 from autorep.mpc.verbs import Correlation, QuadraticShares, SelectionShares
 from autorep.program import ir
@@ -30,36 +31,24 @@ from autorep.program import ir
 Results = Mapping[str, list[np.ndarray]]  # label of a correlation -> its stored tensors
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """`count` elements of `bits` bits in the kit."""
-
-    count: int
-    bits: int
-
-    @property
-    def bytes(self) -> int:
-        return packed_bytes(self.count, self.bits)
-
-
-def tensors(c: Correlation) -> list[Tensor]:
+def tensors(c: Correlation) -> list[Part]:
     """What a kit keeps of one correlation."""
     match c:
         case verbs.Truncation() if c.wrap_bits:
-            return [Tensor(c.count, c.bits), Tensor(c.count, c.wrap_bits)]
+            return [Part(c.count, c.bits), Part(c.count, c.wrap_bits)]
         case verbs.Product():
-            return [Tensor(c.count, c.bits)]
+            return [Part(c.count, c.bits)]
         case verbs.LinearImage():
-            return [Tensor(c.count, c.op.bits)]
+            return [Part(c.count, c.op.bits)]
         case verbs.Quadratic():
-            full, wrap = Tensor(c.count, c.op.quad_open_bits), Tensor(c.count, c.wrap_bits)
+            full, wrap = Part(c.count, c.op.quad_open_bits), Part(c.count, c.wrap_bits)
             return [full, full, wrap, wrap] if c.wrap_bits else [full, full]
         case verbs.Bits():
-            return [Tensor(c.width * ((c.count + 63) // 64), 64)]
+            return [Part(c.width * ((c.count + 63) // 64), 64)]
         case verbs.BitTriples():
-            return [Tensor(c.count, 64)]
+            return [Part(c.count, 64)]
         case verbs.Selection():
-            products = Tensor(c.points * c.count, c.bits), Tensor(c.points * c.count, c.wrap_bits)
+            products = Part(c.points * c.count, c.bits), Part(c.points * c.count, c.wrap_bits)
             return [products[0], products[0], products[1]] if c.wrap_bits else [products[0], products[0]]
         case verbs.ComparisonKeys():
             raise MaterialError("comparison keys need a dealer; prepare between two servers with --comparison bits")
@@ -75,6 +64,16 @@ def kit_bytes(program: ir.Program, batch: int = 1) -> int:
     """Size of either party's kit, header and digest included."""
     body = sum(tensor.bytes for c in correlations(program, batch) for tensor in tensors(c))
     return HEADER_BYTES + body + DIGEST_BYTES
+
+
+def kit_layout(program: ir.Program, batch: int) -> bytes:
+    """What a kit's header says of its contents."""
+    items = [
+        Item(f"{c.label}/{number}", "share", part.count, part.bits)
+        for c in correlations(program, batch)
+        for number, part in enumerate(tensors(c))
+    ]
+    return layout(items)
 
 
 def write_kit(program: ir.Program, header: Header, results: Results) -> bytes:
@@ -129,10 +128,10 @@ class TwoPartySource(QuerySource):
         for c in correlations(program, header.batch):
             self._offsets[c.label] = offset
             offset += sum(tensor.bytes for tensor in tensors(c))
-        if offset + DIGEST_BYTES != self._kit.size:
+        if offset + DIGEST_BYTES != self._kit.size or header.layout != kit_layout(program, header.batch):
             raise MaterialError(
-                f"kit {header.kit_id.hex()}: {self._kit.size} bytes found, {offset + DIGEST_BYTES} expected of a kit "
-                "made by two servers; prepare it anew"
+                f"kit {header.kit_id.hex()}: {self._kit.size} bytes in another layout than the {offset + DIGEST_BYTES} "
+                "bytes this release reads; run the same release of autorep on both servers, and prepare new kits"
             )
 
     def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
