@@ -21,7 +21,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 import autorep
-from autorep.training.correction import correct_
+from autorep.replacement.correction import correct_
 
 SIZES = {"lite0": 224, "lite2": 260}
 SUFFIXES = {".jpg", ".jpeg", ".png"}

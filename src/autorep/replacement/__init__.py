@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autorep.replacement.activation import MaskedActivation
     from autorep.replacement.api import count_relus, replace_activations_
     from autorep.replacement.handle import Replacement, attach
+    from autorep.replacement.reconstruction import fit_without_training_
     from autorep.replacement.sites import ActivationSite
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "Replacement",
     "attach",
     "count_relus",
+    "fit_without_training_",
     "replace_activations_",
 ]
 
 __getattr__ = lazily(
     __name__,
-    {"MaskedActivation": "autorep.replacement.activation", "ActivationSite": "autorep.replacement.sites"}
+    {"fit_without_training_": "autorep.replacement.reconstruction"}
+    | {"MaskedActivation": "autorep.replacement.activation", "ActivationSite": "autorep.replacement.sites"}
     | dict.fromkeys(("count_relus", "replace_activations_"), "autorep.replacement.api")
     | dict.fromkeys(("Replacement", "attach"), "autorep.replacement.handle"),
 )

@@ -23,9 +23,9 @@ from autorep.replacement import Replacement, replace_activations_
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.course import Course
 from autorep.replacement.functions import function
+from autorep.replacement.reconstruction import fit_without_training_
 from autorep.replacement.schedule import cosine
 from autorep.settings import warn
-from autorep.training.correction import correct_
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
 from autorep.training.runs import load_optimizer_, optimizer_tensors
@@ -36,7 +36,6 @@ from autorep.training.trainer import Trainer, prepare, set_rate_, weights_optimi
 
 LOST = 1e-4  # share of its own training images that a finished network may lose
 _CALIBRATION_BATCH = 256
-_CORRECTION_PIXELS = 1 << 20  # of the images that a network is corrected on where there is no training
 
 
 def train_baseline(settings: TrainSettings) -> dict[str, Any]:
@@ -81,10 +80,10 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     teacher = Teacher(trainer.model, names)
     handle = _replace_activations_(trainer, settings)
     tap = FeatureTap(trainer.model, names)
-    course = handle.course = _course(trainer, settings, handle, teacher)
     if settings.epochs == 0:
-        _without_training_(trainer, settings, course)
+        _without_training_(trainer, settings)
         return _finish(trainer, _facts_of_replacement(trainer, handle, teacher))
+    course = handle.course = _course(trainer, settings, handle, teacher)
     weights = handle.weights()
     optimizer = weights_optimizer(weights, settings.learning_rate, settings.weight_decay, kind=settings.optimizer)
     if restored := trainer.restore_():
@@ -145,21 +144,21 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
     return handle
 
 
+def _calibration_batches(trainer: Trainer, settings: ReplaceSettings) -> Iterator[tuple[Tensor, Tensor]]:
+    """This process's share of the calibration images, normalised, not augmented."""
+    processes, dataset = trainer.processes, trainer.dataset
+    order = epoch_order(len(dataset.train), settings.seed, -1)[: settings.calibration_images]
+    own = data.Subset(dataset.train, order[processes.rank :: processes.count])
+    for x, y in data.evaluation_batches(own, dataset, _CALIBRATION_BATCH):
+        yield trainer.place(x), y.to(processes.device)
+
+
 def _course(trainer: Trainer, settings: ReplaceSettings, handle: Replacement, teacher: Teacher) -> Course:
     """The replacement's course, told what only training knows."""
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's share of the calibration images, normalised, not augmented."""
-        processes, dataset = trainer.processes, trainer.dataset
-        order = epoch_order(len(dataset.train), settings.seed, -1)[: settings.calibration_images]
-        own = data.Subset(dataset.train, order[processes.rank :: processes.count])
-        for x, y in data.evaluation_batches(own, dataset, _CALIBRATION_BATCH):
-            yield trainer.place(x), y.to(processes.device)
-
     return Course(
         trainer.model,
         handle,
-        batches,
+        lambda: _calibration_batches(trainer, settings),
         trainer.total_steps,
         settings,
         epoch_steps=trainer.steps_per_epoch,
@@ -169,16 +168,13 @@ def _course(trainer: Trainer, settings: ReplaceSettings, handle: Replacement, te
     )
 
 
-def _without_training_(trainer: Trainer, settings: ReplaceSettings, course: Course) -> None:
-    """Masks at the budget at once; then polynomials and weights corrected by least squares, layer by layer.
+def _without_training_(trainer: Trainer, settings: ReplaceSettings) -> None:
+    """Down to the budget by unlabelled calibration images alone.
 
-    Several processes each correct on their own images; wrapping the model afterwards gives all the first one's result.
+    Several processes each fit on their own images; wrapping the model afterwards gives all the first one's result.
     """
-    course.begin_()
-    course.handle.settle_(course.ctx.budget)
-    course.end_()
-    images = torch.cat([x for x, _ in course.ctx.batches()])
-    correct_(trainer.model, images[: max(1, _CORRECTION_PIXELS // images[0, 0].numel())])
+    images = torch.cat([x for x, _ in _calibration_batches(trainer, settings)])
+    fit_without_training_(trainer.model, images, seed=settings.seed)
     trainer.wrapped = trainer.processes.wrap(trainer.model)
     trainer.run.record(event="stages", step=0, corrected=trainer.held_out_accuracy())
 

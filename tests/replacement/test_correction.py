@@ -10,7 +10,7 @@ from torch import nn
 
 from autorep import models
 from autorep.replacement import attach, replace_activations_
-from autorep.training.correction import correct_
+from autorep.replacement.correction import correct_
 
 
 class Depthwise(nn.Module):

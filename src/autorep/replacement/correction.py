@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from autorep.replacement import MaskedActivation
-from autorep.replacement.activation import MINIMUM_STD, trainable_curve
+from autorep.replacement.activation import MINIMUM_STD, MaskedActivation, trainable_curve
 from autorep.replacement.moments import evaluating
 
 RIDGE = 1e-2  # of the inputs' mean variance: how strongly weights are held where they are
