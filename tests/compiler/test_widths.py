@@ -1,4 +1,4 @@
-"""The range plan: widths follow the ranges, every constraint of the protocol holds, refusals name the layer."""
+"""Widths follow the ranges, every constraint of the protocol holds, refusals name the layer."""
 
 from __future__ import annotations
 

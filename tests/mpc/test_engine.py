@@ -1,4 +1,4 @@
-"""Secure runs against the fixed-point interpreter and the cost plan."""
+"""Secure runs against the fixed-point interpreter and the inventory."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_ledger_equals_plan(comparison):
         pair.run(x)
         total, layers = pair.ledger.total("online"), pair.ledger.layers("online")
         dealt = pair.dealer.deal(batch)
-    planned = program_rounds(program, batch, comparison)
-    assert total.rounds == len(planned)
-    assert total.sent == total.received == sum(r.bytes + FRAME_OVERHEAD for r in planned)
-    assert list(layers) == [r.label for r in planned]
-    planned_items = program_items(program, batch, comparison)
+    expected = program_rounds(program, batch, comparison)
+    assert total.rounds == len(expected)
+    assert total.sent == total.received == sum(r.bytes + FRAME_OVERHEAD for r in expected)
+    assert list(layers) == [r.label for r in expected]
+    expected_items = program_items(program, batch, comparison)
     for party in (0, 1):
-        body = sum(item.bytes_to(party) for item in planned_items)
+        body = sum(item.bytes_to(party) for item in expected_items)
         assert len(dealt.kits[party]) == body + 160 + 32
 
 
@@ -103,9 +103,9 @@ def test_rounds_do_not_grow_with_kept_relus_and_bytes_are_linear():
         b.activation(0.0)
         b.ops[-1] = dataclasses.replace(b.last, kept=np.arange(kept))
         b.head(2)
-        planned = program_rounds(b.program())
+        expected = program_rounds(b.program())
         offline = sum(item.bytes_to(0) for item in program_items(b.program()))
-        return len(planned), sum(r.bytes for r in planned), offline
+        return len(expected), sum(r.bytes for r in expected), offline
 
     (rounds8, bytes8, keys8), (rounds16, bytes16, keys16), (rounds32, bytes32, keys32) = map(totals, (8, 16, 32))
     assert rounds8 == rounds16 == rounds32

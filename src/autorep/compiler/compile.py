@@ -1,4 +1,4 @@
-"""From a trained torch module to a Program: trace, fold, give kinds, calibrate, plan."""
+"""From a trained torch module to a Program: trace, fold, give kinds, calibrate, choose widths."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def sketch_program(model: nn.Module, example: torch.Tensor, largest: float = 16.
 
 
 def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | None) -> Draft:
-    """Traced, folded, with kinds; not planned yet."""
+    """Traced, folded, with kinds; no widths yet."""
     traced = _traced(model, example)
     if traced.problems:
         lines = "\n  ".join(map(str, traced.problems))

@@ -1,7 +1,7 @@
 """A Program in the making: operations without widths or scales yet, which the compiler's passes rewrite.
 
 Every pass keeps the float meaning (`floating.run_ops` gives the same answer before and after), so each can be tested
-alone. Until `ranges` plans the scales, an operation's `bits` is 0 and activations speak in 16 fractional bits.
+alone. Until `widths` chooses the scales, an operation's `bits` is 0 and activations speak in 16 fractional bits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from autorep.program.ir import Op
 
-DRAFT_FRAC = 16  # scale of an activation's knots before the range plan
+DRAFT_FRAC = 16  # scale of an activation's knots before widths are chosen
 
-Planned = TypeVar("Planned", bound=Op)
+AnyOp = TypeVar("AnyOp", bound=Op)
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Draft:
     ops: dict[str, Op] = field(default_factory=dict)
     parameters: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def add(self, op: Planned, **parameters: np.ndarray) -> Planned:
+    def add(self, op: AnyOp, **parameters: np.ndarray) -> AnyOp:
         """Append an operation under a name made unique."""
         name, number = op.name, 1
         while name in self.ops:

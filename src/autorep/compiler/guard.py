@@ -45,7 +45,7 @@ def check_same(
 
     Arguments:
         model: in evaluation mode.
-        draft: as it will be planned, folded.
+        draft: folded, as widths will be chosen for it.
         prepare: what stands between a calibration image and the model (normalisation).
         trace_again: the draft as it came from the model, to find where they part.
     """

@@ -61,7 +61,7 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0
 
     Arguments:
         outliers: share of the images that may be set aside: those that reach furthest beyond the median image in any
-            layer. Their answers may be wrong in fixed point; without them the plan can be finer.
+            layer. Their answers may be wrong in fixed point; without them the scales can be finer.
     """
     if not 0.0 <= outliers < 0.5:
         raise ConfigError(f"outliers = {outliers}: a share from 0 up to, not including, 0.5")

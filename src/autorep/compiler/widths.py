@@ -1,4 +1,4 @@
-"""The range plan: fractional bits, ring widths and comparison windows of every operation, from calibrated ranges.
+"""Widths: fractional bits, ring widths and comparison windows of every operation, from calibrated ranges.
 
 Rules (f is the program's number of fractional bits):
 

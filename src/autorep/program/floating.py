@@ -42,7 +42,7 @@ def run_ops(
     observe: Observe | None = None,
     dtype: type = np.float64,
 ) -> np.ndarray:
-    """The same for a list of operations whose widths and scales may not be planned yet."""
+    """The same for a list of operations whose widths and scales may not be chosen yet."""
 
     def apply(op: Op, inputs: list[np.ndarray]) -> np.ndarray:
         own = {name: parameters.get(f"{op.name}.{name}") for name in op.parameter_names}
