@@ -16,7 +16,7 @@ def write_run(folder: Path, name: str, accuracy: float = 90.0, finished: bool = 
     """A replacement run of five epochs; `settings` override the defaults."""
     directory = folder / name
     directory.mkdir(parents=True)
-    chosen = {"model": "resnet20", "data": "cifar10", "recipe": "autorep", "budget": 0.03, "epochs": 5, "degree": 2,
+    chosen = {"model": "resnet20", "data": "cifar10", "recipe": "autorep", "budget": 0.03, "epochs": 5, "function": "quadratic",
               "hysteresis": 0.003, "out": str(directory), **settings}  # fmt: skip
     (directory / "settings.json").write_text(json.dumps(chosen))
     kept = sum(count for _, _, count in LAYERS)
@@ -66,10 +66,10 @@ def inference(relus: int, seconds: float, **more: Any) -> dict[str, Any]:
 
 
 def write_everything(folder: Path) -> Path:
-    """One of each: runs that differ in recipe and degree, inference, peers, growth."""
+    """One of each: runs that differ in recipe and function, inference, peers, growth."""
     write_run(folder / "runs", "default-3", 90.4)
     write_run(folder / "runs", "faithful-3", 87.9, recipe="faithful")
-    write_run(folder / "runs", "first-order-3", 89.1, degree=1)
+    write_run(folder / "runs", "first-order-3", 89.1, function="linear")
     write_run(folder / "runs", "unfinished", finished=False, hysteresis=0.0)
     results = folder / "results"
     write_record(

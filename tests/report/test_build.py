@@ -28,7 +28,7 @@ def test_every_kind_of_source_gets_its_section(built: tuple[Path, dict[str, list
         "peers",
         "layers-default-3",
         "maps-default-3",
-        "ablation-degree",
+        "ablation-function",
         "ablation-recipe",
         "training-resnet20-cifar10",
         "growth",

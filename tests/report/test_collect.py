@@ -39,9 +39,9 @@ def test_nested_figures_are_found_by_their_keys(tmp_path: Path) -> None:
 
 
 def test_differing_ignores_where_a_run_lies(tmp_path: Path) -> None:
-    write_run(tmp_path, "one", degree=1)
-    write_run(tmp_path, "two", degree=2)
-    assert differing(collect([tmp_path]).runs) == ["degree"]
+    write_run(tmp_path, "one", function="linear")
+    write_run(tmp_path, "two", function="quadratic")
+    assert differing(collect([tmp_path]).runs) == ["function"]
 
 
 def test_damaged_result_is_named(tmp_path: Path) -> None:
