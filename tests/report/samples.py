@@ -16,8 +16,8 @@ def write_run(folder: Path, name: str, accuracy: float = 90.0, finished: bool = 
     """A replacement run of five epochs; `settings` override the defaults."""
     directory = folder / name
     directory.mkdir(parents=True)
-    chosen = {"model": "resnet20", "data": "cifar10", "recipe": "autorep", "budget": 0.03, "epochs": 5, "function": "quadratic",
-              "hysteresis": 0.003, "out": str(directory), **settings}  # fmt: skip
+    chosen = {"model": "resnet20", "data": "cifar10", "recipe": "autorep", "budget": 0.03, "epochs": 5,
+              "function": "quadratic", "hysteresis": 0.003, "out": str(directory), **settings}  # fmt: skip
     (directory / "settings.json").write_text(json.dumps(chosen))
     kept = sum(count for _, _, count in LAYERS)
     total = sum(int(np.prod(shape)) for _, shape, _ in LAYERS)
