@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autorep.errors import AutorepError, HandshakeError, MaterialError, ProtocolError
+from autorep.errors import AutorepError, ConfigError, HandshakeError, MaterialError, ProtocolError
 from autorep.mpc import verbs
 from autorep.mpc.kit import verify
-from autorep.mpc.local import join_output, share_input
+from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party
 from autorep.mpc.transport import MemoryTransport, memory_pair
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
@@ -217,3 +218,25 @@ def test_dcf_comparisons_are_refused() -> None:
     dcf = Party(program, share_parameters(program)[0], 0, "dcf")
     with pytest.raises(MaterialError, match="comparison protocol"):
         dcf.prepare(servers.parties[0].source(kits0[0][1]))
+
+
+@pytest.mark.parametrize("preparation", ["two-party", "ot"])
+def test_a_local_pair_prepares_without_a_dealer(preparation: str) -> None:
+    program = small_program()
+    x = np.random.default_rng(1).normal(0, 1, (2, *program.input.shape))
+    with LocalPair(program, preparation=preparation) as pair:
+        answer = pair.run(x)
+        assert pair.ledger.total("offline").sent == 0
+        assert pair.preparing_ledger.total("offline").sent > 0
+        assert pair.preparing_ledger.total("online").sent == 0
+    assert np.abs(answer - run_fixed(program, x)).max() < 5e-3
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs() -> None:
+    program = small_program()
+    with pytest.raises(ConfigError, match="no comparison keys"):
+        LocalPair(program, "dcf", preparation="two-party")
+    name = next(name for name in program.parameters if name.endswith(".a"))
+    steep = dataclasses.replace(program, parameters={**program.parameters, name: np.full(2, 40.0)})
+    with pytest.raises(ConfigError, match="quadratic's coefficients"):
+        LocalPair(steep, preparation="two-party")

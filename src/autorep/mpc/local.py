@@ -1,4 +1,4 @@
-"""Both parties and the dealer on this machine, in one process: for experiments, tests and `program.run("secure")`.
+"""Both parties, and the dealer if any, in one process: for experiments, tests and `program.run("secure")`.
 
 The protocol is the real one, over an in-memory link; only the separation of the parties is missing.
 """
@@ -18,6 +18,8 @@ from autorep.mpc.dealer import Dealer
 from autorep.mpc.party import Party
 from autorep.mpc.prg import fresh_seed, stream
 from autorep.mpc.transport import Ledger, Transport, memory_pair
+from autorep.mpc.two_party.model import Maker, TwoPartyModel
+from autorep.mpc.two_party.names import PreparationName, check_parameters, checked_comparison
 from autorep.program import ir
 from autorep.program.files import share_parameters
 
@@ -37,7 +39,7 @@ def join_output(program: ir.Program, share0: np.ndarray, share1: np.ndarray) -> 
 
 
 class LocalPair:
-    """Context manager: two parties in threads and a dealer, ready to answer.
+    """Context manager: two parties in threads, ready to answer; with a dealer, or preparing between themselves.
 
     >>> with LocalPair(program) as pair:      # doctest: +SKIP
     ...     logits = pair.run(images)
@@ -47,30 +49,45 @@ class LocalPair:
     def __init__(
         self,
         program: ir.Program,
-        comparison: ComparisonName = "dcf",
+        comparison: ComparisonName | None = None,
         links: tuple[Transport, Transport] | None = None,
         timeout: float = 120.0,
+        preparation: PreparationName = "dealer",
     ) -> None:
+        """`comparison` is `dcf` with a dealer, and `bits`, which needs none, otherwise."""
         if not program.parameters:
             raise CheckpointError("secure run: this program has no parameters; load the model owner's copy")
-        self.program = program
-        self.dealer = Dealer(program, comparison=comparison)
+        self.program, self.preparation = program, preparation
+        self.comparison = checked_comparison(preparation, comparison)
         shares = share_parameters(program)
-        self.parties = tuple(Party(program, shares[i], i, comparison) for i in (0, 1))
+        self.parties = tuple(Party(program, shares[i], i, self.comparison) for i in (0, 1))
         self._links = links or memory_pair(timeout)
+        self._preparing = memory_pair(timeout)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="autorep-party")
+        if preparation == "dealer":
+            self.dealer = Dealer(program, comparison=self.comparison)
+        else:
+            check_parameters(program, preparation)
 
     def __enter__(self) -> LocalPair:
-        blinding = self.dealer.blinding
-        self._both(
-            lambda i: self.parties[i].setup(
-                BlindedModel(self.program, i, self._links[i], blinding.seeds[i], blinding.id)
+        if self.preparation == "dealer":
+            blinding = self.dealer.blinding
+            self._both(
+                lambda i: self.parties[i].setup(
+                    BlindedModel(self.program, i, self._links[i], blinding.seeds[i], blinding.id)
+                )
             )
-        )
+        else:
+            self._makers = self._both(self._maker)
         return self
 
+    def _maker(self, i: int) -> Maker:
+        model = TwoPartyModel(self.program, i, self.preparation)
+        self.parties[i].setup(model)
+        return Maker(model, self._preparing[i])
+
     def __exit__(self, *_: Any) -> None:
-        for link in self._links:
+        for link in (*self._links, *self._preparing):
             link.close()
         self._threads.shutdown()
 
@@ -79,9 +96,21 @@ class LocalPair:
         """What party 0 sent and received, offline (weights opened once) and online."""
         return self._links[0].ledger
 
+    @property
+    def preparing_ledger(self) -> Ledger:
+        """What party 0 sent and received while the two prepared without a dealer."""
+        return self._preparing[0].ledger
+
+    def kits(self, batch: int = 1) -> tuple[bytes, bytes]:
+        """Both parties' kits of one query of `batch` images."""
+        if self.preparation == "dealer":
+            return self.dealer.deal(batch).kits
+        first, second = self._both(lambda i: self._makers[i].make(1, batch)[0][1])
+        return first, second
+
     def run(self, x: np.ndarray, trace: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Logits of a batch; `trace` receives every operation's value in clear."""
-        kits = self.dealer.deal(len(x)).kits
+        kits = self.kits(len(x))
         inputs = share_input(self.program, x)
         traces: list[dict[str, np.ndarray]] = [{}, {}]
 
@@ -103,7 +132,8 @@ class LocalPair:
             try:
                 return work(i)
             except Exception as error:  # whatever stops one party: the other would wait for it
-                self._links[i].abort(f"party {i}: {type(error).__name__}")
+                for link in (self._links[i], self._preparing[i]):
+                    link.abort(f"party {i}: {type(error).__name__}")
                 raise
 
         futures = [self._threads.submit(guarded, i) for i in (0, 1)]
@@ -114,10 +144,14 @@ class LocalPair:
 
 
 def run_secure(
-    program: ir.Program, x: np.ndarray, trace: bool = False, comparison: ComparisonName = "dcf"
+    program: ir.Program,
+    x: np.ndarray,
+    trace: bool = False,
+    comparison: ComparisonName | None = None,
+    preparation: PreparationName = "dealer",
 ) -> np.ndarray | tuple[np.ndarray, dict[str, np.ndarray]]:
     """Logits of a batch between two local parties; with `trace` also every operation's value."""
     values: dict[str, np.ndarray] | None = {} if trace else None
-    with LocalPair(program, comparison) as pair:
+    with LocalPair(program, comparison, preparation=preparation) as pair:
         logits = pair.run(x, values)
     return logits if values is None else (logits, values)

@@ -1,0 +1,48 @@
+"""Which ways of preparing there are, and what each demands of a program before anything runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from autorep.errors import ConfigError
+from autorep.mpc import verbs
+from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.rlwe.slots import MODULUS
+from autorep.mpc.two_party import rounding
+from autorep.program import ir
+
+PreparationName = Literal["dealer", "two-party", "ot"]
+
+
+def checked_comparison(preparation: str, comparison: str | None) -> ComparisonName:
+    """The comparison protocol to use; keys of comparison functions need somebody who knows the masks."""
+    if preparation == "dealer":
+        return "bits" if comparison == "bits" else "dcf"
+    if comparison == "dcf":
+        raise ConfigError(f"--preparation {preparation} has no comparison keys; use --comparison bits, or leave it out")
+    return "bits"
+
+
+def largest_mask(power: int) -> float:
+    """Bound of |ρ| inside a quadratic, k = `power`."""
+    return 2.0 ** (power - 1) * (1 + 2.0**-rounding.GUARD)
+
+
+def check_parameters(program: ir.Program, preparation: str = "two-party") -> None:
+    """Refuse, at the model's owner, coefficients whose products would not fit the slots' modulus."""
+    if preparation != "two-party":
+        return
+    for op in program.ops:
+        if not (isinstance(op, ir.Activation) and op.quad_count):
+            continue
+        a, b = (np.abs(ir.signed(program.encoded(op, name), 64)).max() for name in "ab")
+        mask = largest_mask(op.open_bits - verbs.Quadratic(op.name, 0, op).shift)
+        found = float(a) * mask**2 + float(b) * mask
+        if found >= MODULUS.value / 4:
+            raise ConfigError(
+                f"{op.name}: its quadratic's coefficients reach 2**{np.log2(found):.1f} with masks of two-party "
+                f"preparation, more than 2**{np.log2(MODULUS.value / 4):.1f}; compile with fewer fractional bits in "
+                "quadratics, or prepare with a dealer"
+            )
