@@ -34,6 +34,7 @@ ERRORS = {
     "DataError",
     "HandshakeError",
     "MaterialError",
+    "UsedError",
     "PeerAbort",
     "ProtocolError",
     "RangeError",

@@ -10,7 +10,8 @@ A message says what was found, where, what is valid and what to do.
     ├── BudgetError         the ReLU budget is impossible or senseless
     ├── RangeError          a layer's values do not fit any fixed-point width
     ├── CheckpointError     a saved model, run, program or bundle is damaged or does not match
-    ├── MaterialError       correlated randomness is exhausted, mismatched or already used
+    ├── MaterialError       correlated randomness is exhausted, mismatched or damaged
+    │   └── UsedError       it was used before
     └── ProtocolError       the other party failed, timed out, aborted or speaks something else
         ├── HandshakeError  version, program or parameters differ
         └── PeerAbort       the other side stopped and said why
@@ -52,7 +53,11 @@ class CheckpointError(AutorepError):
 
 
 class MaterialError(AutorepError):
-    """Correlated randomness is exhausted, mismatched or already used."""
+    """Correlated randomness is exhausted, mismatched or damaged."""
+
+
+class UsedError(MaterialError):
+    """Correlated randomness was used before; a second use would reveal what it hid."""
 
 
 class ProtocolError(AutorepError):

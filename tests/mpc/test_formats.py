@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import io
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from autorep import _native
 from autorep.errors import HandshakeError, MaterialError
 from autorep.mpc import formats, transport
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, read_header
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, KitWriter, read_header
 from autorep.mpc.local import LocalPair
 from tests.mpc.programs import mixed_program
 
@@ -58,16 +58,19 @@ def test_servers_with_other_formats_part_at_the_handshake(monkeypatch):
 
 def rewritten(kit: bytes, body: bytes | None = None, **changes) -> bytes:
     """A kit with another header, consistent in itself."""
-    body = kit[HEADER_BYTES:-DIGEST_BYTES] if body is None else body
-    whole = dataclasses.replace(read_header(kit), body_bytes=len(body), **changes).encode() + body
-    return whole + hashlib.sha256(whole).digest()
+    body = kit[HEADER_BYTES:-TAG_BYTES] if body is None else body
+    sink = io.BytesIO()
+    writer = KitWriter(sink, dataclasses.replace(read_header(kit), body_bytes=len(body), **changes))
+    writer.section(body)
+    writer.finish()
+    return sink.getvalue()
 
 
 def test_kits_of_another_layout_or_length_are_refused_before_use():
     program = mixed_program(6)
     with LocalPair(program) as pair:
         kit, party = pair.dealer.deal(1).kits[1], pair.parties[1]
-        body = kit[HEADER_BYTES:-DIGEST_BYTES]
+        body = kit[HEADER_BYTES:-TAG_BYTES]
         assert rewritten(kit) == kit
         for bad in (
             rewritten(kit, layout=bytes(8)),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from autorep.errors import MaterialError
+from autorep.errors import MaterialError, UsedError
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.kit import verify
-from autorep.mpc.store import Store
+from autorep.mpc.store import Store, record_folder
 from tests.mpc.programs import Builder
 
 
@@ -32,8 +35,23 @@ def program_hash(dealer) -> bytes:
     return verify(dealer.deal().kits[0]).program_hash
 
 
-def test_a_kit_is_taken_once(tmp_path, dealer, program_hash):
-    store = Store(tmp_path, program_hash)
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "store" / "program"
+
+
+@pytest.fixture
+def store(folder, program_hash) -> Iterator[Store]:
+    opened = Store(folder, program_hash)
+    yield opened
+    opened.close()
+
+
+def files_of(store: Store) -> list[Path]:
+    return [path for path in store.folder.rglob("*") if path.is_file()]
+
+
+def test_a_kit_is_taken_once(store, dealer):
     dealt = dealer.deal()
     store.put(dealt.kit_id, dealt.kits[1])
     assert store.ids() == [dealt.kit_id]
@@ -41,60 +59,177 @@ def test_a_kit_is_taken_once(tmp_path, dealer, program_hash):
     assert store.ids() == []
     with pytest.raises(MaterialError, match="no unused kit"):
         store.take(dealt.kit_id)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not files_of(store)
 
 
-def test_put_refuses_the_same_kit_twice(tmp_path, dealer, program_hash):
-    store = Store(tmp_path, program_hash)
+def test_put_refuses_the_same_kit_twice(store, dealer):
     dealt = dealer.deal()
     store.put(dealt.kit_id, dealt.kits[0])
     with pytest.raises(MaterialError, match="already"):
         store.put(dealt.kit_id, dealt.kits[0])
     assert store.ids() == [dealt.kit_id]
+    assert bytes(store.take(dealt.kit_id)) == dealt.kits[0]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "altered", "other program", "other id", "empty"])
-def test_damaged_kits_are_refused_and_leave_nothing(tmp_path, dealer, program_hash, damage):
+def test_put_refuses_a_kit_that_was_used(store, dealer, folder, program_hash):
+    dealt = dealer.deal()
+    store.put(dealt.kit_id, dealt.kits[1])
+    store.take(dealt.kit_id)
+    with pytest.raises(UsedError, match="was used before"):
+        store.put(dealt.kit_id, dealt.kits[1])
+    store.close()
+    again = Store(folder, program_hash)  # and after a restart
+    with pytest.raises(UsedError, match="was used before"):
+        again.put(dealt.kit_id, dealt.kits[1])
+    assert not files_of(again)
+    again.close()
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_store_restored_from_a_backup_gives_out_nothing_twice(store, dealer, folder, program_hash, tmp_path, running):
+    kits = [dealer.deal() for _ in range(4)]
+    for dealt in kits:
+        store.put(dealt.kit_id, dealt.kits[0])
+    shutil.copytree(folder, tmp_path / "backup")
+    taken = [dealt.kit_id for dealt in kits[:2]]
+    for kit_id in taken:
+        store.take(kit_id)
+    if not running:
+        store.close()
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "backup", folder)
+        store = Store(folder, program_hash)
+        assert store.turned_away == 2
+    else:
+        for kit_id in taken:
+            shutil.copy(tmp_path / "backup" / "ready" / kit_id.hex(), folder / "ready")
+    for kit_id in taken:
+        with pytest.raises(MaterialError):
+            store.take(kit_id)
+    assert sorted(store.ids()) == sorted(dealt.kit_id for dealt in kits[2:])
+    assert bytes(store.take(kits[2].kit_id)) == kits[2].kits[0]
+    store.close()
+
+
+def test_a_store_without_its_record_is_refused(store, dealer, folder, program_hash):
+    dealt = dealer.deal()
+    store.put(dealt.kit_id, dealt.kits[0])
+    store.close()
+    shutil.rmtree(record_folder(folder))
+    with pytest.raises(MaterialError, match="record of what was used .* is missing"):
+        Store(folder, program_hash)
+
+
+def test_a_copy_of_the_store_alone_is_noise(store, dealer, folder):
+    dealt = dealer.deal()
+    store.put(dealt.kit_id, dealt.kits[1])
+    stored = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    plain = dealt.kits[1]
+    assert not any(plain[start : start + 16] in stored for start in range(0, len(plain) - 16, 16))
+    (key,) = (record_folder(folder) / "keys").iterdir()
+    assert key.read_bytes() not in stored
+
+
+def test_the_key_of_a_used_kit_is_overwritten(store, dealer, folder):
+    dealt = dealer.deal()
+    store.put(dealt.kit_id, dealt.kits[1])
+    (path,) = (record_folder(folder) / "keys").iterdir()
+    with open(path, "rb") as watched:  # the file itself, beyond its unlinking
+        key = watched.read()
+        store.take(dealt.kit_id)
+        watched.seek(0)
+        assert watched.read() == bytes(len(key)) != key
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("bit", [0, 8 * 200 + 3, -1])
+def test_a_flipped_bit_on_disk_is_noticed(store, dealer, folder, bit):
+    dealt = dealer.deal()
+    store.put(dealt.kit_id, dealt.kits[1])
+    path = folder / "ready" / dealt.kit_id.hex()
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    with pytest.raises(MaterialError, match="altered or damaged"):
+        store.take(dealt.kit_id)
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 16, 17, 175, -1])
+def test_a_kit_cut_short_on_disk_is_noticed(store, dealer, folder, size):
+    dealt = dealer.deal()
+    store.put(dealt.kit_id, dealt.kits[0])
+    path = folder / "ready" / dealt.kit_id.hex()
+    os.truncate(path, size % path.stat().st_size)
+    with pytest.raises(MaterialError, match="altered or damaged"):
+        store.take(dealt.kit_id)
+    assert len(store) == 0
+
+
+def test_two_kits_exchanged_on_disk_are_noticed(store, dealer, folder):
+    first, second = dealer.deal(), dealer.deal()
+    for dealt in (first, second):
+        store.put(dealt.kit_id, dealt.kits[0])
+    paths = [folder / "ready" / dealt.kit_id.hex() for dealt in (first, second)]
+    one, two = (path.read_bytes() for path in paths)
+    paths[0].write_bytes(two)
+    paths[1].write_bytes(one)
+    for dealt in (first, second):
+        with pytest.raises(MaterialError, match="altered or damaged"):
+            store.take(dealt.kit_id)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "tag", "other program", "other id", "empty"])
+def test_damaged_kits_are_refused_and_leave_nothing(folder, dealer, program_hash, damage):
     dealt = dealer.deal()
     data, kit_id = bytearray(dealt.kits[1]), dealt.kit_id
     if damage == "truncated":
         del data[-5:]
     elif damage == "altered":
         data[300] ^= 1
+    elif damage == "tag":
+        data[-1] ^= 128
     elif damage == "other program":
         program_hash = bytes(32)
     elif damage == "other id":
         kit_id = bytes(16)
     else:
         data.clear()
-    store = Store(tmp_path, program_hash)
+    store = Store(folder, program_hash)
     with pytest.raises(MaterialError):
         store.put(kit_id, bytes(data))
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not files_of(store)
+    assert not list((record_folder(folder) / "keys").iterdir())
+    store.close()
 
 
-def test_a_full_disk_loses_nothing_else(tmp_path, dealer, program_hash):
-    store = Store(tmp_path, program_hash)
+@pytest.mark.parametrize("where", ["kit", "key"])
+def test_a_full_disk_loses_nothing_else(store, dealer, monkeypatch, where):
+    first, second = dealer.deal(), dealer.deal()
+    store.put(first.kit_id, first.kits[0])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("autorep.mpc.seal.Sealer.finish" if where == "kit" else "autorep.private.write", full)
+        with pytest.raises(MaterialError, match="No space left"):
+            store.put(second.kit_id, second.kits[0])
+    assert store.ids() == [first.kit_id]
+    store.put(second.kit_id, second.kits[0])  # once there is room again
+    assert bytes(store.take(second.kit_id)) == second.kits[0]
+
+
+def test_files_are_private(store, dealer, tmp_path):
     dealt = dealer.deal()
     store.put(dealt.kit_id, dealt.kits[0])
-
-    def write_until_full() -> None:
-        with store.incoming(dealer.deal().kit_id) as sink:
-            sink.write(b"half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(MaterialError, match="No space left"):
-        write_until_full()
-    assert store.ids() == [dealt.kit_id]
+    for path in (*(tmp_path / "store").rglob("*"), *(tmp_path / "store.record").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_files_are_private(tmp_path, dealer, program_hash):
-    store = Store(tmp_path, program_hash)
-    dealt = dealer.deal()
-    store.put(dealt.kit_id, dealt.kits[0])
-    (path,) = (tmp_path / "ready").iterdir()
-    assert path.stat().st_mode & 0o077 == 0
-    assert (tmp_path / "ready").stat().st_mode & 0o077 == 0
+def test_one_process_holds_a_store(store, folder, program_hash):
+    with pytest.raises(MaterialError, match="another process"):
+        Store(folder, program_hash)
 
 
 WORKER = """
@@ -108,23 +243,26 @@ for kit_id in store.ids():
 """
 
 
-def test_killed_at_random_points_no_kit_is_used_twice(tmp_path, dealer, program_hash):
-    store = Store(tmp_path, program_hash)
+def test_killed_at_random_points_no_kit_is_used_twice(store, folder, dealer, program_hash):
     everything = set()
     for _ in range(60):
         dealt = dealer.deal()
         store.put(dealt.kit_id, dealt.kits[1])
         everything.add(dealt.kit_id.hex())
+    store.close()
     random.seed(1)
     used: list[str] = []
     for _ in range(12):
-        used += _run_worker_and_kill(tmp_path, program_hash, random.uniform(0, 0.02))
-    left = {kit_id.hex() for kit_id in Store(tmp_path, program_hash).ids()}
+        used += _run_worker_and_kill(folder, program_hash, random.uniform(0, 0.03))
+    reopened = Store(folder, program_hash)
+    left = {kit_id.hex() for kit_id in reopened.ids()}
+    keys = {path.name for path in (record_folder(folder) / "keys").iterdir()}
+    reopened.close()
     assert len(used) == len(set(used)), "a kit was used twice"
     assert not left & set(used), "a used kit is still in the store"
     assert used, "the worker never got to use a kit"
     assert left | set(used) <= everything
-    assert not list((tmp_path / "taken").iterdir())
+    assert keys == left, "a key outlived its kit, or a kit its key"
 
 
 def _run_worker_and_kill(folder: Path, program_hash: bytes, delay: float) -> list[str]:

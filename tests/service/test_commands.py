@@ -28,6 +28,7 @@ from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
 from autorep.service.shares import CONTENT_TYPE, new_query_id
+from autorep.service.tokens import server_token
 from autorep.training.saved import save_model
 
 from .conftest import small_program
@@ -46,8 +47,11 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
     split(small_program(seed=5), folder / "second")
     assert main(["keys", "--out", str(folder / "keys"), "--clients", "alice", "bob", "carol"]) == 0
     for bundle in ("bundle", "second"):
-        arguments = ["prepare", "--bundle", str(folder / bundle), "--out", str(folder / "store"), "--count", "6"]
+        arguments = ["prepare", "--bundle", str(folder / bundle), "--out", str(folder / "material"), "--count", "6"]
         assert main([*arguments, "--json", str(folder / "prepare.json")]) == 0
+    for party in ("party0", "party1"):
+        material, store = str(folder / "material" / party), str(folder / "store" / party)
+        assert main(["import", material, "--store", store, "--begin", "True"]) == 0
     ports, peer = [free_port(), free_port()], free_port()
     processes = []
     for party in (0, 1):
@@ -103,7 +107,7 @@ def test_requests_without_a_valid_token_are_refused(prepared: tuple[Path, list[s
     stored = (folder / "keys" / "party0" / "tokens.json").read_text()
     token = (folder / "keys" / "client" / "alice.token").read_text().strip()
     assert token not in stored
-    assert hashlib.sha256(token.encode()).hexdigest() in stored
+    assert hashlib.sha256(server_token(token, 0).encode()).hexdigest() in stored
 
 
 def test_ping_says_what_is_wrong(
@@ -179,7 +183,7 @@ def test_two_programs_are_served_side_by_side(prepared: tuple[Path, list[str]]) 
 def test_one_client_cannot_fill_the_queue(prepared: tuple[Path, list[str]]) -> None:
     folder, (first, *_) = prepared
     token = (folder / "keys" / "client" / "carol.token").read_text().strip()
-    headers = {"Content-Type": CONTENT_TYPE, "Authorization": f"Bearer {token}"}
+    headers = {"Content-Type": CONTENT_TYPE, "Authorization": f"Bearer {server_token(token, 0)}"}
     context = ssl.create_default_context(cafile=str(folder / "keys" / "client" / "ca.pem"))
     with httpx.Client(base_url=first, verify=context) as web, ThreadPoolExecutor(3) as pool:
         other = program_hash(load_public(folder / "second" / "public"))

@@ -78,13 +78,17 @@ def write_model(folder: Path) -> None:
     np.save(folder / "images.npy", np.random.default_rng(0).random((2, 1, 8, 8)))
 
 
-def carry(folder: Path) -> None:
-    """The copying that the document does with scp: to each server its own parts only."""
+def carry(folder: Path, command: str) -> None:
+    """What the document does with scp before the command that needs it: to each machine its own parts only."""
     for party in (0, 1):
-        target = folder / f"server{party}"
-        shutil.copytree(folder / "owner" / "keys" / f"party{party}", target / "keys" / f"party{party}")
-        for part in ("public", f"party{party}"):
-            shutil.copytree(folder / "owner" / "model" / part, target / "model" / part)
+        keys, target = Path("keys") / f"party{party}", folder / f"server{party}"
+        if command.startswith("autorep keys sign"):
+            (folder / "owner" / keys).mkdir()
+            shutil.copy(target / keys / "request.pem", folder / "owner" / keys)
+        elif command.startswith("autorep dealer"):
+            shutil.copytree(folder / "owner" / keys, target / keys, dirs_exist_ok=True)
+            for part in ("public", f"party{party}"):
+                shutil.copytree(folder / "owner" / "model" / part, target / "model" / part)
 
 
 def test_document_names_every_machine() -> None:
@@ -111,15 +115,15 @@ def test_document_runs_as_written(network: None, tmp_path: Path) -> None:
             line = f"exec {text}" if stays else text
             inside = ["ip", "netns", "exec", namespace(machine), "sh", "-ec", line]
             where = tmp_path / machine
+            carry(tmp_path, text)
             if stays:
-                if not (tmp_path / "server0" / "keys").exists():
-                    carry(tmp_path)
                 with open(where / "log", "ab") as log:
                     background.append(subprocess.Popen(inside, cwd=where, env=environment, stdout=log, stderr=log))
                 continue
             outputs[text.split()[1]] = run(inside, where, environment, patient="ping" in text)
         assert "images.npy[1]" in outputs["predict"]
         assert "rounds" in outputs["cost"]
+        assert not list((tmp_path / "owner").rglob("party*/key.pem")), "a server's private key left its machine"
     finally:
         for process in background:
             process.terminate()

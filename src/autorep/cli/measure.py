@@ -197,6 +197,7 @@ class Serve(Measurement):
         from autorep.service.client import Client
         from autorep.service.load import run_load, summary
         from autorep.service.local import LocalDeployment
+        from autorep.service.tokens import read_secret
 
         if bool(self.servers) == (self.program is not None):
             raise ConfigError("bench serve: give either --servers URL0 URL1 or --program DIRECTORY")
@@ -205,7 +206,7 @@ class Serve(Measurement):
             if self.program is not None:
                 deployment = stack.enter_context(LocalDeployment(self.program, lanes=self.lanes))
                 urls, ca = deployment.urls, deployment.ca
-            token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+            token = read_secret(self.token_file)
             clients = [
                 stack.enter_context(Client(urls, token=token, ca=ca, concurrency=1)) for _ in range(self.clients)
             ]

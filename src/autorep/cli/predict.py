@@ -56,8 +56,9 @@ class Predict:
         if self.model is not None:
             return self._run_locally(self.model)
         from autorep.service.client import Client
+        from autorep.service.tokens import read_secret
 
-        token = None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+        token = read_secret(self.token_file)
         with Client(
             self.servers,
             token=token,

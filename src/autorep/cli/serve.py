@@ -1,16 +1,15 @@
-"""Commands of a deployment: keys, prepare, dealer, serve, ping."""
+"""Commands of a deployment: prepare, import, dealer, serve, ping."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import secrets
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import tyro
 
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
@@ -22,46 +21,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Keys:
-    """Make a private certificate authority, one certificate per role, and tokens for clients.
-
-    Carry each role's directory to its machine and keep ca/ offline.
-    """
-
-    out: Path
-    """Directory to write to; must not hold an authority yet."""
-    party0_host: tuple[str, ...] = ("localhost", "127.0.0.1")
-    """Host names and addresses of server 0."""
-    party1_host: tuple[str, ...] = ("localhost", "127.0.0.1")
-    """Host names and addresses of server 1."""
-    dealer_host: tuple[str, ...] = ("localhost", "127.0.0.1")
-    """Host names and addresses of the dealer."""
-    clients: tuple[str, ...] = ("client",)
-    """Names of clients; each gets a token."""
-    days: int = 825
-    """Validity of the certificates."""
-
-    def run(self) -> int:
-        from autorep.mpc.tls import make_keys
-
-        hosts = {"party0": self.party0_host, "party1": self.party1_host, "dealer": self.dealer_host}
-        make_keys(self.out, hosts, self.days)
-        digests = {}
-        for name in self.clients:
-            token = secrets.token_urlsafe(32)
-            digests[name] = hashlib.sha256(token.encode()).hexdigest()
-            _write_private(self.out / "client" / f"{name}.token", token + "\n")
-        for party in (0, 1):
-            _write_private(self.out / f"party{party}" / "tokens.json", json.dumps(digests, indent=1) + "\n")
-        print(f"wrote {self.out}/ca (keep offline), party0, party1, dealer, client")
-        return 0
-
-
-@dataclass(frozen=True)
 class Prepare:
     """Write correlated randomness for two parties to disk, to serve without a dealer on line.
 
-    Writes OUT/party0 and OUT/party1; each is a --store directory of that server.
+    Writes OUT/party0 and OUT/party1; carry each to its server and move it in there with `autorep import`.
     """
 
     bundle: Path
@@ -77,14 +40,40 @@ class Prepare:
 
     def run(self) -> int:
         from autorep.program.files import load_public
-        from autorep.service.prepare import prepare_stores
+        from autorep.service.prepare import prepare
 
         program = load_public(self.bundle / "public")
-        sizes = prepare_stores(program, self.out, self.count, self.comparison)
+        sizes = prepare(program, self.out, self.count, self.comparison)
         result = {"count": self.count, "bytes_party0": sizes[0], "bytes_party1": sizes[1]}
         rows = [(f"party {i}", megabytes(size), megabytes(size / max(1, self.count))) for i, size in enumerate(sizes)]
         emit(result, table(rows, ("for", "in all", "per inference"), "lrr"), self.json)
         return 0
+
+
+@dataclass(frozen=True)
+class Import:
+    """Move what `autorep prepare` wrote into this server's store; the server must not be running.
+
+    Kits that the record has as used are deleted, not moved: each can be used once, whatever is copied or restored.
+    """
+
+    material: tyro.conf.Positional[Path]
+    """This server's half of `autorep prepare`'s output (OUT/party0 or OUT/party1); it is empty afterwards."""
+    store: Path
+    """Directory for correlated randomness, this server's alone."""
+    begin: bool = False
+    """Begin a record of used material: only at a server that has never used any."""
+    json: str | None = None
+    """Write the result as JSON to this file (- for standard output)."""
+
+    def run(self) -> int:
+        from autorep.service.prepare import move_in
+
+        moved = move_in(self.material, self.store, self.begin)
+        rows = [(entry.program[:16] + "…", str(entry.kits), str(entry.refused)) for entry in moved]
+        text = table(rows, ("program", "kits moved", "used before, deleted"), "lrr")
+        emit({"programs": [asdict(entry) for entry in moved]}, text, self.json)
+        return 1 if any(entry.refused for entry in moved) else 0
 
 
 @dataclass(frozen=True)
@@ -168,7 +157,7 @@ class Serve:
     peer: str = "127.0.0.1:9440"
     """HOST:PORT where party 0 waits for party 1; party 0 listens there, party 1 connects there."""
     dealer: str | None = None
-    """HOST:PORT of the dealer; leave out to use only what `autorep prepare` wrote to the store."""
+    """HOST:PORT of the dealer; leave out to use only what `autorep import` moved into the store."""
     pair: str = "default"
     """Name of this pair of servers at the dealer."""
     tokens: Path | None = None
@@ -215,6 +204,7 @@ class Serve:
     def run(self) -> int:
         use_threads(self.threads)
         from autorep.service.api import ApiSettings
+        from autorep.service.client import https_only
         from autorep.service.door import DoorSettings
         from autorep.service.logs import setup_logging
         from autorep.service.messages import parse_address
@@ -231,6 +221,8 @@ class Serve:
             timeout=self.timeout,
             comparison=self.comparison,
         )
+        for url in self.urls:
+            https_only(url, "--urls")
         api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins, self.proxies)
         settings = ServerSettings(
             party=self.party,
@@ -301,8 +293,3 @@ def use_threads(count: int) -> None:
     from autorep import _native
 
     _native.set_threads(count)
-
-
-def _write_private(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)

@@ -16,7 +16,7 @@ from autorep.errors import MaterialError
 from autorep.mpc.dealt import DEALT, Fixed
 from autorep.mpc.formats import layout
 from autorep.mpc.inventory import program_items
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, Header, read_header
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, read_header
 from autorep.mpc.online import Exchange
 from autorep.mpc.operations import Operation
 from autorep.mpc.preparation import Preparation, QuerySource
@@ -71,7 +71,7 @@ class BlindedModel(Preparation):
                 "prepare new kits"
             )
         items = program_items(self._program, header.batch, header.comparison)
-        due = HEADER_BYTES + sum(item.bytes_to(header.party) for item in items) + DIGEST_BYTES
+        due = HEADER_BYTES + sum(item.bytes_to(header.party) for item in items) + TAG_BYTES
         if header.layout != layout(items) or len(kit) != due:
             raise MaterialError(
                 f"kit {header.kit_id.hex()}: {len(kit)} bytes in another layout than the {due} bytes this release "

@@ -10,7 +10,7 @@ from typing import Any
 
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import kit_items
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES
 from autorep.mpc.operations import protocols
 from autorep.mpc.transport import FRAME_OVERHEAD
 from autorep.program.ir import Program
@@ -86,8 +86,8 @@ class Cost:
         return sum(layer.online_bytes for layer in self.layers)
 
     def offline_bytes(self, party: int) -> int:
-        """One kit on disk or on the dealer's link: header and digest included."""
-        return HEADER_BYTES + DIGEST_BYTES + sum(layer.offline_bytes[party] for layer in self.layers)
+        """One kit on disk or on the dealer's link: header and tag included."""
+        return HEADER_BYTES + TAG_BYTES + sum(layer.offline_bytes[party] for layer in self.layers)
 
     @property
     def ring_multiplications(self) -> int:

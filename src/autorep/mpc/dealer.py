@@ -7,6 +7,7 @@ program once, and writes two kits: almost only a seed and the comparison keys fo
 from __future__ import annotations
 
 import io
+import itertools
 import secrets
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -17,7 +18,7 @@ from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import Dealing
 from autorep.mpc.formats import layout
 from autorep.mpc.inventory import kit_bytes, program_items
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, KIT_ID_BYTES, Header, KitWriter
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitWriter
 from autorep.mpc.operations import correlate, protocols
 from autorep.mpc.prg import fresh_seed
 from autorep.mpc.tape import DealerTape
@@ -40,6 +41,7 @@ class Dealer:
         self, program: ir.Program, blinding: Blinding | None = None, comparison: ComparisonName = "dcf"
     ) -> None:
         self.program, self.blinding, self.comparison = program.public(), blinding or Blinding(), comparison
+        self._series, self._numbers = secrets.token_bytes(8), itertools.count()  # of kit ids: see record.py
         self._hash = bytes.fromhex(program_hash(program))
         seed0, seed1 = self.blinding.seeds
         self._fixed = {}
@@ -62,23 +64,20 @@ class Dealer:
         return size0, size1
 
     def deal_to(
-        self,
-        sinks: tuple[BinaryIO, BinaryIO],
-        batch: int = 1,
-        seeds: tuple[bytes, bytes] | None = None,
-        kit_id: bytes | None = None,
+        self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
     ) -> bytes:
-        """Write the two kits of one query to binary files, layer by layer; returns the kit id, drawn unless given.
+        """Write the two kits of one query to binary files, layer by layer; returns the kit id.
 
         `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
         """
         if batch < 1:
             raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
-        seeds, kit_id = seeds or (fresh_seed(), fresh_seed()), kit_id or secrets.token_bytes(KIT_ID_BYTES)
+        seeds = seeds or (fresh_seed(), fresh_seed())
+        kit_id = self._series + next(self._numbers).to_bytes(8, "big")
         items, sizes = program_items(self.program, batch, self.comparison), self.kit_bytes(batch)
         writers = []
         for party in (0, 1):
-            body = sizes[party] - HEADER_BYTES - DIGEST_BYTES
+            body = sizes[party] - HEADER_BYTES - TAG_BYTES
             header = Header(
                 party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body, layout(items)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autorep.mpc.dealt import kit_items
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES
 from autorep.mpc.operations import protocols
 from autorep.mpc.sizes import Item, Round
 from autorep.program import ir
@@ -22,4 +22,4 @@ def program_items(program: ir.Program, batch: int = 1, comparison: str = "dcf") 
 def kit_bytes(program: ir.Program, party: int, batch: int = 1, comparison: str = "dcf") -> int:
     """Size of one party's kit, header and digest included."""
     body = sum(item.bytes_to(party) for item in program_items(program, batch, comparison))
-    return HEADER_BYTES + body + DIGEST_BYTES
+    return HEADER_BYTES + body + TAG_BYTES

@@ -1,17 +1,18 @@
-"""The store: kits on disk, each usable once, whatever happens to the process or the machine.
+"""The store: kits on disk, each usable once, whatever happens to the process, the machine or its backups.
 
     DIR/incoming/<id>   being written
-    DIR/ready/<id>      complete, checked, unused
-    DIR/taken/<id>      taken out; never read again after a restart
+    DIR/ready/<id>      complete, checked, unused; encrypted under a key that lies in the record
+    DIR.record/         the record (`record.py`): ids that were used, keys of those that were not
 
-`take` moves a kit from ready to taken, makes that durable (fsync of both folders), opens and unlinks it, makes that
-durable, and only then hands out its bytes. A crash before the first fsync leaves the kit unused, because nothing of
-it was read; a crash after it leaves at most a file in taken, which opening the store removes.
+(DIR is store/<program>, its record store.record/<program>: beside the store, not in it.)
+
+`take` spends the kit in the record first: its id is on the list of used ones and its key is gone from the disk,
+durably, before a byte of it is decrypted. A crash before that leaves the kit unused, a crash after it loses the kit.
+Kits without a key are left over from such a crash, or came back with a backup: opening the store deletes them.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Iterator
@@ -19,26 +20,80 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from autorep import private
 from autorep.errors import MaterialError
-from autorep.mpc.kit import DIGEST_BYTES, Header, read_header, verify
+from autorep.mpc.kit import Header, KitCheck, read_header
+from autorep.mpc.record import Record
+from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
+def record_folder(store_folder: Path) -> Path:
+    """Where the record of a program's store lies: store/x has store.record/x."""
+    store = store_folder.absolute().parent
+    return store.with_name(store.name + ".record") / store_folder.name
+
+
+class Incoming:
+    """A kit on its way to the disk: each piece is checked and encrypted as it comes."""
+
+    def __init__(self, file: BinaryIO, kit_id: bytes) -> None:
+        self._check, self._sealer = KitCheck(), Sealer(file, kit_id)
+
+    def write(self, piece: bytes | memoryview) -> None:
+        self._check.update(piece)
+        self._sealer.write(piece)
+
+    def finish(self) -> tuple[Header, bytes]:
+        """The header of the whole, unaltered kit, and the key it lies under."""
+        return self._check.finish(), self._sealer.finish()
+
+
 class Store:
-    """Single-use kits of one party for one program."""
+    """Single-use kits of one party for one program; one process at a time holds it.
+
+    Attributes:
+        turned_away: kits found here that the record does not know as unused; they were deleted.
+    """
 
     def __init__(self, folder: str | Path, program_hash: bytes) -> None:
         self.folder, self._program_hash = Path(folder), program_hash
-        self._ready, self._taken, self._incoming = (self.folder / name for name in ("ready", "taken", "incoming"))
-        for sub in (self._ready, self._taken, self._incoming):
-            sub.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in (*self._taken.iterdir(), *self._incoming.iterdir()):
+        self._ready, self._incoming = self.folder / "ready", self.folder / "incoming"
+        for sub in (self._ready, self._incoming):
+            private.make_folder(sub)
+        self._record = self._open_record()
+        for leftover in self._incoming.iterdir():
             leftover.unlink()
-        _sync_folder(self._taken)
+        found, unused = {path.name for path in self._ready.iterdir()}, {i.hex() for i in self._record.unused()}
+        for name in found - unused:
+            (self._ready / name).unlink()
+        for name in unused - found:
+            self._record.forget(bytes.fromhex(name))
+        self.turned_away = len(found - unused)
+
+    def _open_record(self) -> Record:
+        folder = record_folder(self.folder)
+        if Record.exists(folder):
+            return Record.open(folder, self._program_hash)
+        if any(self._ready.iterdir()):
+            raise MaterialError(
+                f"store {self.folder}: it holds kits, but the record of what was used ({folder}) is missing, so they "
+                "may have been used before. Delete this store; fresh material comes from the dealer or `autorep import`"
+            )
+        return Record.begin(folder, self._program_hash)
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._record.close()
 
     def __len__(self) -> int:
         return sum(1 for _ in self._ready.iterdir())
+
+    @property
+    def epoch(self) -> int:
+        """When the record began (seconds since 1970)."""
+        return self._record.epoch
 
     def ids(self) -> list[bytes]:
         """Ids of the unused kits, oldest first."""
@@ -56,35 +111,30 @@ class Store:
             sink.write(data)
 
     @contextmanager
-    def incoming(self, kit_id: bytes) -> Iterator[BinaryIO]:
-        """A file to write a kit to; on leaving it is checked, made durable and becomes ready.
+    def incoming(self, kit_id: bytes) -> Iterator[Incoming]:
+        """Something to write a kit to, in pieces; on leaving it is checked, made durable and becomes ready.
 
-        A disk that is full, a broken transfer or a bad kit leave nothing behind.
+        A kit that was used before raises UsedError at once. A disk that is full, a broken transfer or a bad kit leave
+        nothing behind.
         """
+        self._record.refuse_used(kit_id)
         path = self._incoming / kit_id.hex()
         try:
-            with open(path, "xb", opener=_private) as sink:
+            with open(path, "wb", opener=private.opener) as file:
+                sink = Incoming(file, kit_id)
                 yield sink
-                sink.flush()
-                os.fsync(sink.fileno())
-            self._check(path, kit_id)
-            os.link(path, self._ready / path.name)  # refuses to overwrite
-        except FileExistsError:
-            raise MaterialError(f"store {self.folder}: kit {kit_id.hex()} is here already") from None
+                header, key = sink.finish()
+            self._check_header(header, kit_id)
+            self._record.keep(kit_id, key)
+            os.rename(path, self._ready / path.name)
         except OSError as error:
+            self._record.forget(kit_id)
             raise MaterialError(
                 f"store {self.folder}: cannot write kit {kit_id.hex()}: {error.strerror}; free some space"
             ) from error
         finally:
             path.unlink(missing_ok=True)
-        _sync_folder(self._ready)
-
-    def _check(self, path: Path, kit_id: bytes) -> None:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size <= DIGEST_BYTES:
-                raise MaterialError(f"kit {kit_id.hex()}: the file is empty; transfer it again")
-            header = verify(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-        self._check_header(header, kit_id)
+        private.sync_folder(self._ready)
 
     def _check_header(self, header: Header, kit_id: bytes) -> None:
         if header.kit_id != kit_id:
@@ -93,35 +143,20 @@ class Store:
             raise MaterialError(f"kit {kit_id.hex()}: made for another program than this store's")
 
     def take(self, kit_id: bytes) -> memoryview:
-        """Take a kit out for good and return its bytes (a map of the unlinked file, not a copy)."""
-        source, target = self._ready / kit_id.hex(), self._taken / kit_id.hex()
+        """Take a kit out for good and return its bytes; raises MaterialError if they are not those that were put."""
+        path = self._ready / kit_id.hex()
+        if not path.exists():
+            raise MaterialError(f"store {self.folder}: no unused kit {kit_id.hex()} ({len(self)} others left)")
         try:
-            os.rename(source, target)
-        except FileNotFoundError:
-            raise MaterialError(
-                f"store {self.folder}: no unused kit {kit_id.hex()} ({len(self)} others left)"
-            ) from None
-        _sync_folder(self._ready)
-        _sync_folder(self._taken)
-        with open(target, "rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        target.unlink()
-        _sync_folder(self._taken)
+            data = unseal(path, self._record.spend(kit_id), kit_id)
+        except OSError as error:
+            raise MaterialError(f"store {self.folder}: cannot read kit {kit_id.hex()}: {error.strerror}") from error
+        finally:
+            path.unlink(missing_ok=True)
         self._check_header(read_header(data), kit_id)
         return data
 
     def discard(self, kit_id: bytes) -> None:
         """Delete an unused kit, for example one the other party does not have."""
         (self._ready / kit_id.hex()).unlink(missing_ok=True)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        self._record.forget(kit_id)

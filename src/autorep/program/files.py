@@ -6,7 +6,7 @@
     bundles/party1/     manifest.json, shares.safetensors                            server 1 only
 
 `index` holds the positions of the kept ReLUs. One party's shares are uniformly random numbers; only both together
-give the parameters. Nothing is pickled.
+give the parameters. Nothing is pickled; files are 0600 in folders of 0700.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialize_tensors
 
+from autorep import private
 from autorep.errors import CheckpointError
 from autorep.program.ir import OP_TYPES, Activation, Op, Program
 from autorep.program.shares import share_parameters
@@ -144,15 +145,15 @@ def _canonical(value: Any) -> bytes:
 
 
 def _write(directory: Path, manifest: dict[str, Any], files: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+    private.make_folder(directory)
     listed = {}
     for name, tensors in files.items():
         data = serialize_tensors({key: np.ascontiguousarray(value) for key, value in tensors.items()})
         listed[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        (directory / name).write_bytes(data)
+        private.write(directory / name, data)
     document = {"format": FORMAT, "version": VERSION, **manifest, "files": listed}
     document["manifest_sha256"] = hashlib.sha256(_canonical(document)).hexdigest()
-    (directory / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    private.write_text(directory / MANIFEST, json.dumps(document, indent=1) + "\n")
 
 
 def _read(

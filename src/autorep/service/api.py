@@ -7,7 +7,6 @@ half missing, 429 too many queries, 502 the other server failed in the middle, 5
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import ipaddress
 import json
@@ -33,6 +32,7 @@ from autorep.service.openapi import document
 from autorep.service.queries import Answer, QueryFailure
 from autorep.service.session import Session
 from autorep.service.shares import CONTENT_TYPE, QUERY_ID, body_bytes, read_body, write_body
+from autorep.service.tokens import token_hash
 
 _PAGE_FILES = {"": "index.html", **{name: name for name in ("page.css", "page.js", "pixels.js", "shares.js")}}
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
@@ -177,13 +177,14 @@ class Api:
         if self._tokens is None:
             return "anonymous"
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
+        digest = token_hash(token.strip())
         found = ""
         for name, known in self._tokens.items():  # all of them, so that the time says nothing
             if hmac.compare_digest(known, digest):
                 found = name
         if scheme.lower() != "bearer" or not found:
-            raise QueryFailure(401, "no valid token; send the header `Authorization: Bearer TOKEN`", None, "token")
+            problem = "no valid token for this server; send the header `Authorization: Bearer TOKEN`"
+            raise QueryFailure(401, problem, None, "token")
         return found
 
     def _address(self, request: Request) -> tuple[Session, str]:
@@ -304,7 +305,7 @@ def describe(session: Session) -> dict[str, Any]:
 
 
 def read_tokens(path: Path) -> dict[str, str]:
-    """Client names and the SHA-256 of their tokens."""
+    """Client names and the SHA-256 of the tokens they send to this server."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

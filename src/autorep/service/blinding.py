@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autorep import private
 from autorep.errors import MaterialError
 
 
@@ -31,10 +31,4 @@ def read_blinding(folder: Path) -> Blinding | None:
 
 def write_blinding(folder: Path, blinding: Blinding) -> None:
     """Durably, readable by this user only."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = folder / "blinding.json.new"
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"blinding_id": blinding.id, "seed": blinding.seed.hex()}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, folder / "blinding.json")
+    private.write_text(folder / "blinding.json", json.dumps({"blinding_id": blinding.id, "seed": blinding.seed.hex()}))

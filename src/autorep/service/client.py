@@ -25,6 +25,7 @@ import numpy as np
 from autorep.errors import ConfigError, HandshakeError, ProtocolError
 from autorep.preprocessing import Preprocessing, checked_numbers
 from autorep.service.shares import CONTENT_TYPE, join, new_query_id, split
+from autorep.service.tokens import server_token
 
 T = TypeVar("T")
 _RETRIED = (424, 429, 502, 503)
@@ -97,7 +98,7 @@ class Client:
 
     Args:
         servers: URLs of server 0 and server 1.
-        token: this client's token, when the servers want one.
+        token: this client's token, when the servers want one; each server is sent another derivate of it.
         ca: certificate authority of the servers (PEM file), when it is a private one.
         program: hash of the program to use, when the servers run several.
         timeout: seconds to wait for one answer.
@@ -119,12 +120,17 @@ class Client:
         if len(servers) != 2:
             raise ConfigError(f"client: {len(servers)} servers given; exactly two are needed, server 0 first")
         self._patience, self._concurrency, self._wanted = patience, concurrency, program
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         verify = authority(ca)
         limits = httpx.Limits(max_connections=2 * concurrency, max_keepalive_connections=concurrency)
         self._servers = [
-            httpx.AsyncClient(base_url=url, headers=headers, verify=verify, timeout=timeout, limits=limits)
-            for url in servers
+            httpx.AsyncClient(
+                base_url=https_only(url, "client"),
+                headers={} if token is None else {"Authorization": f"Bearer {server_token(token, index)}"},
+                verify=verify,
+                timeout=timeout,
+                limits=limits,
+            )
+            for index, url in enumerate(servers)
         ]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="autorep-client", daemon=True)
@@ -300,6 +306,13 @@ def _reason(error: httpx.HTTPError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"certificate refused ({text}); give the servers' authority with ca="
     return f"{text}; check that the server runs and that the address is right"
+
+
+def https_only(url: str, where: str) -> str:
+    """A server's address, which must be encrypted: a share in clear beside the other one is the image."""
+    if not url.lower().startswith("https://"):
+        raise ConfigError(f"{where}: {url!r} is not an https:// address; shares are never sent in clear")
+    return url
 
 
 def authority(ca: str | Path | None) -> ssl.SSLContext:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import queue
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from autorep import private
 from autorep.errors import AutorepError, HandshakeError
 from autorep.mpc.blinding import Blinding
 from autorep.mpc.comparisons import COMPARISONS, ComparisonName
@@ -129,13 +129,8 @@ class DealerService:
             seed0, seed1 = (bytes.fromhex(seed) for seed in values["seeds"])
             return Blinding(bytes.fromhex(values["blinding_id"]), (seed0, seed1))
         blinding = Blinding()
-        self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = path.with_suffix(".new")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"blinding_id": blinding.id.hex(), "seeds": [seed.hex() for seed in blinding.seeds]}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        values = {"blinding_id": blinding.id.hex(), "seeds": [seed.hex() for seed in blinding.seeds]}
+        private.write_text(path, json.dumps(values))
         return blinding
 
     def _lead(self, transport: Transport, pair: _Pair) -> None:

@@ -39,6 +39,9 @@ class Metrics:
         self.crashes = Counter("autorep_crashes", "Unexpected errors that workers survived", labels, registry=registry)
         self.sent = Counter("autorep_sent_bytes", "Bytes sent to the peer online", labels, registry=registry)
         self.stored = Gauge("autorep_stored_kits", "Unused kits on disk", labels, registry=registry)
+        self.kits_refused = Counter(
+            "autorep_refused_kits", "Kits turned away, by reason", ["program", "reason"], registry=registry
+        )
         self.ready = Gauge("autorep_ready_kits", "Kits prepared in memory", labels, registry=registry)
         self.waiting = Gauge("autorep_waiting_queries", "Queries that wait", labels, registry=registry)
         self.running = Gauge("autorep_running_queries", "Queries in flight", labels, registry=registry)
@@ -111,3 +114,7 @@ class ProgramMetrics:
     def crashed(self) -> None:
         """A worker met an error nobody expected, and goes on."""
         self._metrics.crashes.labels(self._program).inc()
+
+    def kits_refused(self, reason: str, kits: int = 1) -> None:
+        """Kits turned away: `used` before, or `unusable` (damaged, for another program, no room on the disk)."""
+        self._metrics.kits_refused.labels(self._program, reason).inc(kits)

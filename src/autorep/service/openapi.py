@@ -32,12 +32,13 @@ def document() -> dict[str, Any]:
             },
         },
         "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _TOKEN}},
             "schemas": {"Refusal": _REFUSAL},
         },
     }
 
 
+_TOKEN = "For server i: HMAC-SHA-256 in hex of the text `autorep server i`, under the client's own token as key"
 _STRING: dict[str, Any] = {"type": "string"}
 _INTEGER: dict[str, Any] = {"type": "integer"}
 

@@ -16,7 +16,7 @@ from autorep.mpc.tls import client_context
 from autorep.mpc.transport import handshake
 from autorep.mpc.transport_tcp import connect
 from autorep.program.files import load_public, program_hash
-from autorep.service.client import authority
+from autorep.service.client import authority, https_only
 from autorep.service.dealer_link import DEALER_HELLO
 from autorep.service.messages import parse_address, receive_message, send_message
 
@@ -44,6 +44,7 @@ def check_links(
     if len(servers) not in (0, 2):
         raise ConfigError(f"ping: {len(servers)} servers named; give both, server 0 first")
     for index, url in enumerate(servers):
+        https_only(url, "ping")
         results.append(_timed(f"server {index} {url}", partial(_server, keys, index, url, program, timeout)))
     if peer is not None:
         results.append(_timed(f"peer {peer}", partial(_peer, keys, peer, program, timeout)))

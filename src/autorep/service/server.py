@@ -100,7 +100,7 @@ class Server:
         elif session.blinding is None:
             raise ConfigError(
                 f"serve: no --dealer is given and {folder} holds no prepared material for program "
-                f"{model.hash[:16]}…; start a dealer, or run `autorep prepare` and move its folder here"
+                f"{model.hash[:16]}…; start a dealer, or run `autorep prepare` and `autorep import` what it wrote"
             )
         self.sessions[model.hash] = session
         return session

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autorep import _native
-from autorep.errors import AutorepError, MaterialError, ProtocolError
+from autorep.errors import AutorepError, MaterialError, ProtocolError, UsedError
 from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.party import Party, PreparedQuery
@@ -154,6 +154,9 @@ class Session(ABC):
         self._ticker: asyncio.Task[None] | None = None
         machine.stored = self._stored_ids()
         self._count()
+        if self.store.turned_away:
+            self.metrics.kits_refused("used", self.store.turned_away)
+            event("kits deleted that the record does not know as unused", kits=self.store.turned_away)
 
     # ------------------------------------------------------------------ life
 
@@ -341,12 +344,16 @@ class Session(ABC):
                 for piece in pieces:
                     sink.write(piece)
         except (MaterialError, OSError) as error:
-            trouble("kit not stored", error, program=self.hash, kit=kit_id)
+            self._kit_refused("kit not stored", kit_id, error)
             for _ in pieces:
                 pass  # the rest of it is on its way
             return False
         self.post(self.happen, self.machine.put, [kit_id])
         return True
+
+    def _kit_refused(self, what: str, kit_id: str, error: Exception) -> None:
+        self.metrics.kits_refused("used" if isinstance(error, UsedError) else "unusable")
+        trouble(what, error, program=self.hash, kit=kit_id)
 
     def hello(self) -> dict[str, Any]:
         """What both servers must agree on."""
@@ -388,7 +395,7 @@ class Session(ABC):
                 data = self.store.take(bytes.fromhex(kit_id))
                 kit = Kit(party.prepare(party.source(data)), len(data))
             except (AutorepError, OSError) as error:
-                trouble("kit not prepared", error, program=self.hash, kit=kit_id)
+                self._kit_refused("kit not prepared", kit_id, error)
             finally:
                 self.post(self._preparation_ended, epoch, kit_id, kit)
 

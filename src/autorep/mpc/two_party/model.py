@@ -20,7 +20,7 @@ import numpy as np
 
 from autorep.errors import MaterialError, ProtocolError
 from autorep.mpc import verbs
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, KIT_ID_BYTES, Header, read_header
+from autorep.mpc.kit import HEADER_BYTES, KIT_ID_BYTES, TAG_BYTES, Header, read_header
 from autorep.mpc.operations import Operation, correlate, protocols
 from autorep.mpc.operations.linear import RingKernel
 from autorep.mpc.preparation import Preparation
@@ -159,7 +159,7 @@ class Maker:
             walk.draws.clear()
             correlate(model.program, operations, walk)
         self._evaluate(walks, results)
-        body, layout = kit_bytes(model.program, batch) - HEADER_BYTES - DIGEST_BYTES, kit_layout(model.program, batch)
+        body, layout = kit_bytes(model.program, batch) - HEADER_BYTES - TAG_BYTES, kit_layout(model.program, batch)
         kits = []
         for kit_id, seed, kept in zip(ids, seeds, results):
             binding = kit_id, model.program_hash, model.shares_id, seed

@@ -18,7 +18,7 @@ from autorep import _native
 from autorep.errors import MaterialError
 from autorep.mpc import verbs
 from autorep.mpc.formats import layout
-from autorep.mpc.kit import DIGEST_BYTES, HEADER_BYTES, Header, KitWriter
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitWriter
 from autorep.mpc.operations import protocols
 from autorep.mpc.preparation import QuerySource
 from autorep.mpc.prg import stream
@@ -63,7 +63,7 @@ def correlations(program: ir.Program, batch: int) -> list[Correlation]:
 def kit_bytes(program: ir.Program, batch: int = 1) -> int:
     """Size of either party's kit, header and digest included."""
     body = sum(tensor.bytes for c in correlations(program, batch) for tensor in tensors(c))
-    return HEADER_BYTES + body + DIGEST_BYTES
+    return HEADER_BYTES + body + TAG_BYTES
 
 
 def kit_layout(program: ir.Program, batch: int) -> bytes:
@@ -128,9 +128,9 @@ class TwoPartySource(QuerySource):
         for c in correlations(program, header.batch):
             self._offsets[c.label] = offset
             offset += sum(tensor.bytes for tensor in tensors(c))
-        if offset + DIGEST_BYTES != self._kit.size or header.layout != kit_layout(program, header.batch):
+        if offset + TAG_BYTES != self._kit.size or header.layout != kit_layout(program, header.batch):
             raise MaterialError(
-                f"kit {header.kit_id.hex()}: {self._kit.size} bytes in another layout than the {offset + DIGEST_BYTES} "
+                f"kit {header.kit_id.hex()}: {self._kit.size} bytes in another layout than the {offset + TAG_BYTES} "
                 "bytes this release reads; run the same release of autorep on both servers, and prepare new kits"
             )
 

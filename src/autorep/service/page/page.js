@@ -1,7 +1,7 @@
 // The page: draw or pick an image, ask both servers, show the answer.
 
 import { describe, levels, specification } from "./pixels.js";
-import { join, newQueryId, softmax, split } from "./shares.js";
+import { join, newQueryId, serverToken, softmax, split } from "./shares.js";
 
 const $ = (id) => document.getElementById(id);
 const board = $("board");
@@ -207,7 +207,7 @@ async function ask(values) {
     const withdraw = new AbortController();
     const started = performance.now();
     try {
-      const answers = await Promise.all(servers.map((url, i) => post(url + path, shares[i], withdraw.signal)));
+      const answers = await Promise.all(servers.map((url, i) => post(i, path, shares[i], withdraw.signal)));
       const milliseconds = performance.now() - started;
       const words = answers.map((answer) => new BigUint64Array(answer.body));
       showAnswer(join(words[0], words[1], output.bits, output.frac), milliseconds, answers);
@@ -221,10 +221,11 @@ async function ask(values) {
   }
 }
 
-async function post(url, share, signal) {
+async function post(index, path, share, signal) {
+  const url = servers[index] + path;
   const headers = { "Content-Type": "application/octet-stream" };
   const token = $("token").value.trim();
-  if (token) headers.Authorization = `Bearer ${token}`;
+  if (token) headers.Authorization = `Bearer ${await serverToken(token, index)}`;
   const response = await fetch(url, { method: "POST", body: share, headers, signal });
   if (response.ok) return { headers: response.headers, body: await response.arrayBuffer() };
   const refusal = await response.json().catch(() => ({ message: `status ${response.status}` }));

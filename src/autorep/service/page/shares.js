@@ -6,6 +6,14 @@ export function newQueryId() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** What a client sends to server 0 or 1: each gets another token, made from the client's own (autorep.service.tokens). */
+export async function serverToken(secret, index) {
+  const text = new TextEncoder();
+  const key = await crypto.subtle.importKey("raw", text.encode(secret), { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
+  const code = await crypto.subtle.sign("HMAC", key, text.encode(`autorep server ${index}`));
+  return Array.from(new Uint8Array(code), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** Two arrays of words that add up to the fixed-point values modulo 2^64; either alone is uniform noise. */
 export function split(values, frac) {
   const first = new BigUint64Array(values.length);
