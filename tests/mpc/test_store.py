@@ -245,15 +245,15 @@ for kit_id in store.ids():
 
 def test_killed_at_random_points_no_kit_is_used_twice(store, folder, dealer, program_hash):
     everything = set()
-    for _ in range(60):
+    for _ in range(40):
         dealt = dealer.deal()
         store.put(dealt.kit_id, dealt.kits[1])
         everything.add(dealt.kit_id.hex())
     store.close()
     random.seed(1)
     used: list[str] = []
-    for _ in range(12):
-        used += _run_worker_and_kill(folder, program_hash, random.uniform(0, 0.03))
+    for kits in (0, 0, 1, 1, 2, 3):
+        used += _run_worker_and_kill(folder, program_hash, kits, random.uniform(0, 0.004))
     reopened = Store(folder, program_hash)
     left = {kit_id.hex() for kit_id in reopened.ids()}
     keys = {path.name for path in (record_folder(folder) / "keys").iterdir()}
@@ -265,11 +265,14 @@ def test_killed_at_random_points_no_kit_is_used_twice(store, folder, dealer, pro
     assert keys == left, "a key outlived its kit, or a kit its key"
 
 
-def _run_worker_and_kill(folder: Path, program_hash: bytes, delay: float) -> list[str]:
+def _run_worker_and_kill(folder: Path, program_hash: bytes, kits: int, delay: float) -> list[str]:
+    """Let it use so many kits, and kill it somewhere in the middle of the next."""
     command = [sys.executable, "-c", WORKER, str(folder), program_hash.hex()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
+        lines = [process.stdout.readline() for _ in range(kits)]
         time.sleep(delay)
         os.kill(process.pid, signal.SIGKILL)
-        return [line.split()[0] for line in process.stdout.read().splitlines() if len(line.split()) == 2]
+        lines += process.stdout.read().splitlines()
+    return [line.split()[0] for line in lines if len(line.split()) == 2]
