@@ -180,6 +180,7 @@ class Session(ABC):
         self.happen(self.machine.ended, None, f"party {self.index} is stopping")
         if self._ticker is not None:
             self._ticker.cancel()
+        self.store.close()
 
     async def _tick(self) -> None:
         while True:
