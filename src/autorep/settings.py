@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import sys
 import tomllib
 import types
@@ -61,6 +62,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
     """Command-line settings: defaults, then a recipe, then `--config FILE.toml`, then flags, later ones winning.
 
+    A yes-or-no setting is a flag, --resume or --no-resume; --resume True does the same.
+
     A class with recipes has a setting `recipe` and a function `recipes()`: name -> values.
     """
     import tyro
@@ -69,12 +72,13 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
     values = read_toml(config) if config else {}
     if hasattr(cls, "recipes"):
         values = _with_recipe(cls.recipes(), values, rest)  # type: ignore[attr-defined]  # hasattr says so
-    options: dict[str, Any] = {"prog": prog, "config": (tyro.conf.FlagConversionOff,)}
+    help_text = f"{inspect.getdoc(cls)}\n\n--config FILE.toml reads settings from a file; flags come on top of it."
+    options: dict[str, Any] = {"prog": prog, "description": help_text}
     if values and _complete(cls, values):
         options["default"] = from_mapping(cls, values, str(config or prog))
     elif config:
         rest = _as_flags(cls, values, str(config)) + rest
-    return tyro.cli(cls, args=rest, **options)
+    return tyro.cli(cls, args=_yes_or_no(cls, rest), **options)
 
 
 def to_mapping(settings: Any) -> dict[str, Any]:
@@ -102,6 +106,19 @@ def _with_recipe(
     if name not in recipes:
         raise ConfigError(f"recipe = {name}: no such recipe; {nearest(str(name), list(recipes))}")
     return {**recipes[name], **values, "recipe": name}
+
+
+def _yes_or_no(cls: type[Any], arguments: Sequence[str]) -> list[str]:
+    """`--name True` and `--name False` of a yes-or-no setting as --name and --no-name."""
+    switches = {f.name.replace("_", "-") for f in dataclasses.fields(cls) if f.type in ("bool", bool)}
+    result: list[str] = []
+    for argument in arguments:
+        before = result[-1].removeprefix("--").replace("_", "-") if result and result[-1].startswith("--") else ""
+        if before in switches and argument in ("True", "False"):
+            result[-1] = f"--{before}" if argument == "True" else f"--no-{before}"
+        else:
+            result.append(argument)
+    return result
 
 
 def _split_config(arguments: list[str], prog: str) -> tuple[list[str], Path | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -61,7 +62,8 @@ class Compile:
     data: str | None = None
     """Data set for calibration; default is the one the model was trained on."""
     data_path: Path | None = None
-    """Archive, folder or .npz file of the data set; not needed for digits."""
+    """Archive, folder or .npz file of the data set; not needed for digits, nor for a model that was calibrated when it
+    was finished, as those of the zoo were."""
     images: int = 512
     """Training images to calibrate on."""
     margin: float = 4.0
@@ -75,21 +77,15 @@ class Compile:
 
     def run(self) -> int:
         from autorep import zoo
-        from autorep.compiler.compile import compile_program
         from autorep.program.files import program_hash, save, split
 
         saved = zoo.load(self.model)
-        data = self.data or saved.info["data"]
-        pixels = _pixels(data, self.data_path, saved.input_shape[-1], self.images, "train")
-        program = compile_program(
-            saved.model,
-            [pixels[start : start + 64] for start in range(0, len(pixels), 64)],
-            name=saved.title,
-            class_names=saved.info.get("classes"),
-            normalize=(saved.info["mean"], saved.info["std"]),
-            margin=self.margin,
-            outliers=self.outliers,
-            info=_public_facts(saved, data, self.data_path, self.samples),
+        program = compile_saved(
+            saved,
+            calibration_pixels(saved, self.data, self.data_path, self.images),
+            self.margin,
+            self.outliers,
+            _samples(saved, self.data, self.data_path, self.samples),
         )
         save(program, self.out / "program")
         split(program, self.out)
@@ -127,6 +123,52 @@ class Compile:
         }
         emit(result, text, self.json)
         return 0
+
+
+def compile_saved(
+    saved: SavedModel,
+    pixels: np.ndarray | None = None,
+    margin: float = 4.0,
+    outliers: float = 0.0,
+    samples: Sequence[str] = (),
+) -> Program:
+    """The program of a saved model, calibrated on `pixels`; without any, by the ranges that were stored with it."""
+    from autorep.compiler.compile import compile_program
+
+    ranges = saved.info.get("ranges") if pixels is None else None
+    if pixels is None and ranges is None:
+        raise ConfigError(
+            f"{saved.title}: no ranges are stored with this model; give images to calibrate on with --data-path"
+        )
+    images = _stand_ins(saved) if pixels is None else pixels
+    return compile_program(
+        saved.model,
+        [images[start : start + 64] for start in range(0, len(images), 64)],
+        name=saved.title,
+        class_names=saved.info.get("classes"),
+        normalize=(saved.info["mean"], saved.info["std"]),
+        margin=margin,
+        outliers=outliers,
+        ranges=ranges,
+        info={"preprocessing": saved.preprocessing.facts(), "samples": list(samples)},
+    )
+
+
+def calibration_pixels(saved: SavedModel, data: str | None, path: Path | None, count: int) -> np.ndarray | None:
+    """Training images of the model's data set, or None where they are not at hand but the model knows its ranges."""
+    name = data or saved.info["data"]
+    if path is None and name != "digits" and "ranges" in saved.info:
+        return None
+    return _pixels(name, path, saved.input_shape[-1], count, "train")
+
+
+def _stand_ins(saved: SavedModel) -> np.ndarray:
+    """A few harmless images, near the data set's mean, to check a program with."""
+    import numpy as np
+
+    mean, std = (np.array(saved.info[name]).reshape(-1, 1, 1) for name in ("mean", "std"))
+    noise = np.random.default_rng(0).standard_normal((4, *saved.input_shape))
+    return np.clip(mean + 0.3 * std * noise, 0, 1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -243,17 +285,16 @@ def _pixels(data: str, path: Path | None, size: int, count: int, part: Literal["
     return images.take(torch.arange(min(count, len(images)))).float().div(255).numpy()
 
 
-def _public_facts(saved: SavedModel, data: str, path: Path | None, samples: int) -> dict[str, Any]:
-    """What clients need beside the program: how pictures are prepared, and perhaps some to try."""
+def _samples(saved: SavedModel, data: str | None, path: Path | None, count: int) -> list[str]:
+    """The first test images, for people to click on."""
     import numpy as np
 
     from autorep.preprocessing import picture_address
 
-    facts: dict[str, Any] = {"preprocessing": saved.preprocessing.facts()}
-    if samples:
-        pixels = _pixels(data, path, saved.input_shape[-1], samples, "test")
-        facts["samples"] = [picture_address(np.rint(image * 255).astype(np.uint8)) for image in pixels]
-    return facts
+    if not count:
+        return []
+    pixels = _pixels(data or saved.info["data"], path, saved.input_shape[-1], count, "test")
+    return [picture_address(np.rint(image * 255).astype(np.uint8)) for image in pixels]
 
 
 def _comparison_text(compared: Differences) -> str:

@@ -63,7 +63,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
 
     from autorep import data, training
     from autorep.bench.layers import layer_seconds
-    from autorep.compiler.compile import compile_program
+    from autorep.cli.compile import compile_saved
     from autorep.preprocessing import picture_address
     from autorep.program.agreement import agreement, leads, rounding_error
     from autorep.program.files import save
@@ -88,16 +88,8 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
 
     _say(3, "compile to a fixed-point program and split it for two servers")
     pixels = dataset.train.take(torch.arange(512)).numpy() / 255.0
-    normalize = (dataset.mean, dataset.std)
     samples = [picture_address(levels) for levels in dataset.test.take(torch.arange(10)).numpy()]
-    program = compile_program(
-        saved.model,
-        pixels,
-        name=saved.title,
-        class_names=dataset.classes,
-        normalize=normalize,
-        info={"preprocessing": saved.preprocessing.facts(), "samples": samples},
-    )
+    program = compile_saved(saved, pixels, samples=samples)
     save(program, out / "program")
 
     index = torch.arange(settings.images)

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "prepare": ("autorep.cli.serve", "Prepare", "write correlated randomness for two parties to disk"),
     "import": ("autorep.cli.serve", "Import", "move prepared material into a server's store"),
     "dealer": ("autorep.cli.serve", "Dealer", "serve correlated randomness to server pairs"),
-    "serve": ("autorep.cli.serve", "Serve", "run one of the two inference servers"),
+    "serve": ("autorep.cli.local", "", "run one of the two inference servers, or with --local all roles here"),
     "ping": ("autorep.cli.serve", "Ping", "check every link and say what is wrong"),
     "predict": ("autorep.cli.predict", "Predict", "classify images privately"),
     "zoo": ("autorep.cli.predict", "Zoo", "list the finished models that ship with the package"),

@@ -34,7 +34,8 @@ class Predict:
     """URLs of server 0 and server 1."""
     model: str | None = None
     """Instead of servers: a compiled program's directory, a saved model or a name from `autorep zoo`. Dealer, two
-    servers and client then run on this machine as separate processes. A saved model is calibrated on the images."""
+    servers and client then run on this machine as separate processes. A saved model without stored ranges is calibrated
+    on the images."""
     ca: Path | None = None
     """Certificate authority of the servers (client/ca.pem of `autorep keys`)."""
     token_file: Path | None = None
@@ -188,19 +189,12 @@ def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str]
     if (Path(model) / "manifest.json").exists():
         program = load_program(model)
         return program, *load_images(paths, program.input.shape, program.info)
-    from autorep.compiler.compile import compile_program
+    from autorep.cli.compile import compile_saved
     from autorep.zoo import load as load_model
 
     saved = load_model(model)
     names, batch = load_images(paths, saved.input_shape, saved.info)
-    program = compile_program(
-        saved.model,
-        batch,
-        name=model,
-        class_names=saved.info.get("classes"),
-        normalize=(saved.info["mean"], saved.info["std"]),
-        info={"preprocessing": saved.preprocessing.facts()},
-    )
+    program = compile_saved(saved, None if "ranges" in saved.info else batch)
     return program, names, batch
 
 

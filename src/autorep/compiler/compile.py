@@ -16,7 +16,7 @@ from autorep.compiler.draft import Draft
 from autorep.compiler.export import plain_module
 from autorep.compiler.fold import fold_affine
 from autorep.compiler.guard import check_same
-from autorep.compiler.ranges import assume, calibrate
+from autorep.compiler.ranges import assume, calibrate, recalled
 from autorep.compiler.trace import Problem, Traced, trace
 from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
 from autorep.compiler.wires import assign_kinds
@@ -37,6 +37,7 @@ def compile_program(
     margin: float = 4.0,
     outliers: float = 0.0,
     fractions: Sequence[int] = FRACTIONS,
+    ranges: Mapping[str, Any] | None = None,
     info: Mapping[str, Any] | None = None,
 ) -> Program:
     """Compile an evaluated model (replaced or plain) to a fixed-point Program.
@@ -50,6 +51,8 @@ def compile_program(
         outliers: share of the calibration images that may be set aside because they reach much further than the others
             (a few images through a network that was replaced without training); their like may be answered wrongly.
         fractions: fractional bits to try, best first.
+        ranges: what `measure_ranges` found on images that are not at hand now; the batches then only serve to check
+            that the program computes what the model does, so any few images will do.
         info: further public facts to record.
 
     Raises UnsupportedOpError listing everything that cannot be translated, TraceError, RangeError.
@@ -59,10 +62,11 @@ def compile_program(
         raise DataError("no calibration images; give at least one batch, better a few hundred images")
     network, example = plain_module(model), torch.from_numpy(batches[0])
     draft = _draft(network, example, normalize)
-    calibration = calibrate(draft, batches, outliers)
+    measured = calibrate(draft, batches, outliers)
     with _evaluating(network):
         prepare = _normalization(normalize)
-        check_same(network, draft, batches, prepare, calibration, lambda: _traced(network, example))
+        check_same(network, draft, batches, prepare, measured, lambda: _traced(network, example))
+    calibration = measured if ranges is None else recalled(draft, ranges)
     ops = assign_widths(draft, calibration, margin, fractions)
     facts = {
         **(info or {}),
@@ -76,6 +80,16 @@ def compile_program(
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }
     return Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
+
+
+def measure_ranges(
+    model: nn.Module, calibration_batches: Batches | torch.Tensor | np.ndarray, normalize: Normalization | None = None
+) -> dict[str, Any]:
+    """How far every layer reaches on these images, as plain values that `compile_program(ranges=…)` takes later."""
+    batches = list(_images(calibration_batches))
+    if not batches:
+        raise DataError("no calibration images; give at least one batch, better a few hundred images")
+    return calibrate(_draft(plain_module(model), torch.from_numpy(batches[0]), normalize), batches).facts()
 
 
 def sketch_program(model: nn.Module, example: torch.Tensor, largest: float = 16.0) -> Program:

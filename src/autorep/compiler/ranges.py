@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,30 @@ class Calibration:
     @property
     def left_out(self) -> int:
         return len(self.used) - int(self.used.sum())
+
+    def facts(self) -> dict[str, Any]:
+        """The ranges as plain values, to be kept with a model so that it compiles again without any image."""
+        return {
+            "images": self.images,
+            "values": {name: list(astuple(found)) for name, found in self.values.items()},
+            "activations": {name: list(astuple(found)) for name, found in self.activations.items()},
+        }
+
+
+def recalled(draft: Draft, facts: Mapping[str, Any]) -> Calibration:
+    """Ranges that `Calibration.facts` wrote down for the same network."""
+    activations = {op.name for op in draft.ops.values() if isinstance(op, Activation)}
+    if set(facts["values"]) != set(draft.ops) or set(facts["activations"]) != activations:
+        raise RangeError(
+            "the ranges stored with this model were measured on another network or by another release; calibrate on "
+            "images instead (--data-path)"
+        )
+    return Calibration(
+        np.empty((0, *draft.output.shape)),
+        np.ones(int(facts["images"]), bool),
+        {name: Range(*found) for name, found in facts["values"].items()},
+        {name: ActivationRange(*found) for name, found in facts["activations"].items()},
+    )
 
 
 def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0) -> Calibration:

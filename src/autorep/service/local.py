@@ -39,6 +39,7 @@ class LocalDeployment:
         lanes: queries in flight at the same time.
         options: further flags of `autorep serve`, the same for both servers.
         folder: where keys, stores and logs go; a temporary directory unless given.
+        ports: of server 0 and server 1; free ones unless given.
     """
 
     def __init__(
@@ -48,14 +49,15 @@ class LocalDeployment:
         lanes: int = 2,
         options: tuple[str, ...] = (),
         folder: Path | None = None,
+        ports: tuple[int, int] | None = None,
     ) -> None:
         self._program = program if isinstance(program, Program) else load(program)
         self._prepare, self._lanes, self._options = prepare, lanes, options
         self._temporary = tempfile.TemporaryDirectory(prefix="autorep-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
-        ports = _free_ports(4)
-        self.urls = tuple(f"https://127.0.0.1:{port}" for port in ports[:2])
-        self._peer, self._dealer = (f"127.0.0.1:{port}" for port in ports[2:])
+        free = _free_ports(4)
+        self.urls = tuple(f"https://127.0.0.1:{port}" for port in ports or free[:2])
+        self._peer, self._dealer = (f"127.0.0.1:{port}" for port in free[2:])
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[IO[bytes]] = []
 
@@ -123,9 +125,7 @@ class LocalDeployment:
         state = "nothing answered yet"
         with httpx.Client(verify=authority(self.ca), timeout=5) as web:
             while time.monotonic() < deadline:
-                for role, process in self.processes.items():
-                    if process.poll() is not None:
-                        raise ProtocolError(f"{role} stopped at once (exit {process.returncode}): {self._tail(role)}")
+                self.check_running()
                 try:
                     answers = [web.get(f"{url}/readyz") for url in self.urls]
                     state = "; ".join(answer.text for answer in answers)
@@ -135,6 +135,12 @@ class LocalDeployment:
                     state = str(error) or type(error).__name__
                 time.sleep(0.05)
         raise ProtocolError(f"the local deployment was not ready within {seconds:g} s: {state}")
+
+    def check_running(self) -> None:
+        """Raise when one of the processes has ended by itself, with the end of its log."""
+        for role, process in self.processes.items():
+            if process.poll() is not None:
+                raise ProtocolError(f"{role} stopped (exit {process.returncode}): {self._tail(role)}")
 
     def _stored(self) -> int:
         return min(len(list((self.folder / f"store{i}").glob("*/ready/*"))) for i in (0, 1))

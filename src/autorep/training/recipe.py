@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autorep import data, models
+from autorep.compiler.compile import measure_ranges
 from autorep.data.augment import epoch_order, generator
-from autorep.errors import ConfigError
+from autorep.errors import ConfigError, RangeError, TraceError, UnsupportedOpError
 from autorep.replacement import Replacement, replace_activations_
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.course import Course
@@ -35,6 +36,7 @@ from autorep.training.shifts import pixels_of, reach_of
 from autorep.training.trainer import Trainer, prepare, set_rate_, weights_optimizer, with_prefix
 
 LOST = 1e-4  # share of its own training images that a finished network may lose
+_RANGE_IMAGES = 256  # that the ranges stored with a finished model are measured on
 _CALIBRATION_BATCH = 256
 
 
@@ -258,6 +260,7 @@ def _finish(trainer: Trainer, facts: dict[str, Any]) -> dict[str, Any]:
             "mean": list(dataset.mean),
             "std": list(dataset.std),
             "preprocessing": dataset.preprocessing.facts(),
+            **_ranges(trainer),
             "result": {key: value for key, value in result.items() if key != "event"},
         }
         save_model(run.directory / "model", trainer.model, description)
@@ -267,6 +270,19 @@ def _finish(trainer: Trainer, facts: dict[str, Any]) -> dict[str, Any]:
             plot_run(run.directory)
     processes.close()
     return result
+
+
+def _ranges(trainer: Trainer) -> dict[str, Any]:
+    """How far every layer reaches on some training images, so that the model compiles later without any.
+
+    Nothing for a network that cannot be compiled as it is; `autorep check` and `compile` say why.
+    """
+    dataset = trainer.dataset
+    images = dataset.train.take(torch.arange(min(_RANGE_IMAGES, len(dataset.train)))).float().div(255).split(64)
+    try:
+        return {"ranges": measure_ranges(trainer.model, images, (dataset.mean, dataset.std))}
+    except (UnsupportedOpError, TraceError, RangeError):
+        return {}
 
 
 def _whole_budget(budget: float, total: int) -> int:
