@@ -104,3 +104,9 @@ def test_distorted_images_stay_within_the_pixels_of_the_calibration_images():
     assert not torch.equal(some, stress.distort(x, draw))
     draw.manual_seed(3)
     assert torch.equal(some, stress.distort(x, draw))
+
+
+def test_curvature_never_exceeds_what_the_tail_can_bear():
+    course, _ = run(12, CourseSettings(curve=1.0, curve_limit=0.05, coefficient_rate=0.5))
+    curves = torch.cat([site.hermite()[2] for site in course.handle.sites.values()])
+    assert float(curves.max()) == pytest.approx(0.05, rel=1e-4)

@@ -8,7 +8,7 @@
 - default, faithful: a step of either recipe on average, each phase weighed by how long it lasts.
 
 The bars: a replacement step takes at most 1.35 times as long as a distillation step of the same network, and the
-default recipe no longer than the faithful one.
+default recipe, which also stresses its networks, at most 1.2 times as long as the faithful one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autorep.training.trainer import weights_optimizer
 PHASES = {"default": ("replacement", "fine_tuning"), "faithful": ("following", "penalty")}
 STEPS = ("baseline", "distillation", *PHASES["default"], *PHASES["faithful"])
 KINDS = (*STEPS, *PHASES)
-BARS = {"replacement_over_distillation": 1.35, "default_over_faithful": 1.0}
+BARS = {"replacement_over_distillation": 1.35, "default_over_faithful": 1.2}
 
 
 def measure(

@@ -159,8 +159,10 @@ class Course:
         self.handle.track_range(None)
 
     def _set_up_step_(self) -> None:
-        """Masks and input limit of the next step; the freeze, when it is due."""
+        """Limits and masks of the next step; the freeze, when it is due."""
         settings, handle = self.settings, self.handle
+        if settings.curve_limit:
+            handle.limit_curves_(settings.curve_limit)
         if settings.input_limit:
             handle.limit_inputs(settings.input_limit)
         if not handle.frozen and self.taken < self.total_steps:

@@ -30,6 +30,9 @@ class CourseSettings:
     """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, …"""
     curve: float = 0.2
     """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
+    curve_limit: float = 0.06
+    """Largest curvature k2 of a quadratic, in units of DaPa's series (0.2 for a channel of mean 0): what the tail can
+    bear. At 0.06 a quadratic stays as near to the ReLU as a line does out to 12 deviations; 0 sets no limit."""
     freeze_at: float = 0.25
     """Share of all steps after which masks are final."""
     coefficient_rate: float = 2e-3
@@ -44,7 +47,7 @@ class CourseSettings:
     """Deviations from the mean that polynomial inputs may reach freely."""
     input_limit: float = 6.0
     """Deviations at which inputs of replaced activations are cut off in training; 0 does not cut off."""
-    stress_clip: float = 1.0
+    stress_clip: float = 5.0
     """Largest norm of the gradient that distorted images may add to a step; 0 leaves them out."""
     stress_limit: float = 8.0
     """Deviations that polynomial inputs of distorted images may reach freely."""
@@ -58,7 +61,15 @@ class CourseSettings:
             (0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
             for name in ("curve", "freeze_at", "warmup", "average")
         ]
-        rates = ("coefficient_rate", "aux_rate", "range_weight", "range_limit", "input_limit", "stress_clip")
+        rates = (
+            "coefficient_rate",
+            "aux_rate",
+            "range_weight",
+            "range_limit",
+            "input_limit",
+            "curve_limit",
+            "stress_clip",
+        )
         valid += [(getattr(self, name) >= 0, name, "0 or more") for name in rates]
         valid += [
             (self.stress_limit > 0, "stress_limit", "above 0"),

@@ -168,6 +168,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup": 0.0,
         "distill": 0.5,
         "features": 0.0,
+        "curve_limit": 0.0,
         "range_weight": 0.0,
         "input_limit": 0.0,
         "stress_clip": 0.0,
