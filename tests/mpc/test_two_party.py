@@ -15,7 +15,8 @@ from autorep.mpc import verbs
 from autorep.mpc.kit import verify
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party
-from autorep.mpc.transport import MemoryTransport, memory_pair
+from autorep.mpc.transport import Ledger, MemoryTransport, memory_pair
+from autorep.mpc.two_party.cost import make_frames, preparation_cost, setup_frames
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.mpc.two_party.stored import kit_bytes
 from autorep.program import ir
@@ -240,3 +241,32 @@ def test_what_does_not_fit_is_refused_before_anything_runs() -> None:
     steep = dataclasses.replace(program, parameters={**program.parameters, name: np.full(2, 40.0)})
     with pytest.raises(ConfigError, match="quadratic's coefficients"):
         LocalPair(steep, preparation="two-party")
+
+
+@pytest.mark.parametrize("preparation", ["two-party", "ot"])
+def test_ledger_equals_the_cost_model_frame_by_frame(preparation: str) -> None:
+    program = mixed_program(5) if preparation == "two-party" else small_program()
+    servers, count, batch = Servers(program, preparation), 2, 1
+
+    def one(i: int) -> tuple[Ledger, Ledger]:
+        link = servers.offline[i]
+        maker = Maker(servers.models[i], link)
+        setup, link.ledger = link.ledger, Ledger()
+        maker.make(count, batch)
+        return setup, link.ledger
+
+    ledgers = servers.both(one)
+    planned = setup_frames(program, preparation), make_frames(program, count, batch, preparation)
+    for number, frames in enumerate(planned):
+        expected: dict[str, list[int]] = {}
+        for frame in frames:
+            entry = expected.setdefault(frame.label, [0, 0])
+            entry[0] += frame.bytes(0)
+            entry[1] += frame.bytes(1)
+        for party in (0, 1):
+            found = {k: [e.sent, e.received] for k, e in ledgers[party][number].layers("offline").items()}
+            assert found == {label: [both[party], both[1 - party]] for label, both in expected.items()}
+    cost = preparation_cost(program, count, batch, preparation)
+    for party in (0, 1):
+        assert ledgers[party][1].total("offline").sent == count * cost.sent[party]
+        assert ledgers[party][0].total("offline").sent == cost.setup_bytes[party]

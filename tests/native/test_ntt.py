@@ -111,6 +111,14 @@ def test_residues_multiply_and_accumulate(level: str, seed: int, factor: int) ->
     assert np.array_equal(ring.add(start.copy(), ring.residues(values, factor)), into)
 
 
+def test_small_values_are_their_own_residues(level: str) -> None:
+    ring = rns.Ring(*SMALL)
+    limit = min(ring.primes) - 1
+    values = np.random.default_rng(0).integers(-limit, limit, (5, 64), endpoint=True)
+    values[0, :4] = [0, -1, limit, -limit]
+    assert np.array_equal(ring.small(values), ring.residues(values))
+
+
 @CASES
 @given(st.lists(st.integers(0, 2**98), min_size=64, max_size=64), st.sampled_from([1, 40, 64, 72]))
 def test_fraction_rounds_the_value_over_the_modulus(level: str, values: list[int], bits: int) -> None:

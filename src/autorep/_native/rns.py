@@ -80,6 +80,13 @@ class Ring:
         _core.rlwe_residues(self._ring, values, factors, out, into is not None)
         return out
 
+    def small(self, values: np.ndarray) -> Words:
+        """values (int64: count, n) of magnitude below every prime, as residues."""
+        _check("values", values, (None, self.n), np.int64)
+        out = self.empty(len(values))
+        _core.rlwe_small_residues(self._ring, values, out)
+        return out
+
     def uniform(self, key: bytes, count: int) -> Words:
         """Uniform residues that everyone who knows the key can make."""
         out = self.empty(count)

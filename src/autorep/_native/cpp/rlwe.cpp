@@ -89,6 +89,19 @@ void residues(const RnsRing& ring, Integers values, Words factors, WordsOut out,
     }
 }
 
+// The same for values of magnitude below every prime: out (primes, count, n) = values (count, n).
+void small_residues(const RnsRing& ring, Integers values, WordsOut out) {
+    const i64 total = static_cast<i64>(values.size());
+    for (i64 k = 0; k < ring.count(); ++k) {
+        const i64 p = static_cast<i64>(ring.primes[static_cast<size_t>(k)]);
+        u64* to = out.data() + k * total;
+        const i64* from = values.data();
+        parallel_ranges(total, 1 << 16, [&](i64 begin, i64 end) {
+            for (i64 i = begin; i < end; ++i) to[i] = static_cast<u64>(from[i] + (p & (from[i] >> 63)));
+        });
+    }
+}
+
 // The value of x (primes, count, n) divided by the product of all primes, modulo 1, to `bits` binary places.
 void fraction(const RnsRing& ring, Words x, int bits, WordsOut lo, WordsOut hi) {
     const i64 total = static_cast<i64>(lo.size());
@@ -170,6 +183,7 @@ void register_rlwe(nb::module_& m) {
     m.def("rlwe_ternary", &ternary, NoGil());
     m.def("rlwe_below", &below, NoGil());
     m.def("rlwe_residues", &residues, NoGil());
+    m.def("rlwe_small_residues", &small_residues, NoGil());
     m.def("rlwe_fraction", &fraction, NoGil());
     m.def("rlwe_combine", &combine, NoGil());
     m.def("rlwe_scale_fraction", &scale_fraction, NoGil());

@@ -123,7 +123,7 @@ class WeightOwner:
         plain = np.zeros((packing.digits, chunks * ring.n), np.int64)
         for digit, values in enumerate(_digits(self._weight[sources], packing)):
             plain[digit, places] = values
-        return ring.forward(ring.residues(plain.reshape(-1, ring.n)))
+        return ring.forward(ring.small(plain.reshape(-1, ring.n)))
 
 
 def request_bytes(packing: Packing, images: int) -> int:

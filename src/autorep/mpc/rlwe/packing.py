@@ -25,7 +25,7 @@ import numpy as np
 
 from autorep.errors import ConfigError
 from autorep.mpc.ring import packed_bytes
-from autorep.mpc.rlwe.parameters import NOISE_DEVIATION, linear_ring, polynomial_bytes
+from autorep.mpc.rlwe.parameters import NOISE_DEVIATION, RESIDUE_BITS, linear_ring, polynomial_bytes
 from autorep.program import ir
 
 ROUNDING_PART = 6  # a cross term may be off by 2**-6 of a unit of the layer's input wire, in four deviations
@@ -319,6 +319,8 @@ def _candidates(layer: Layer) -> Iterator[Packing]:
 def _answer_bits(layer: Layer, v: int, digits: int) -> int:
     """The fewest bits of an answer's coefficient whose error is borne; 0 where none is."""
     limit = tolerance(layer)
+    if -(-layer.ring_bits // digits) > RESIDUE_BITS:
+        return 0  # a digit must be smaller than the primes
     for bits in range(max(1, layer.ring_bits - 12), 65):
         if _deviation(layer, v, digits, bits) <= limit:
             return bits

@@ -70,7 +70,7 @@ class PublicKey:
 
     def zeros(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Fresh encryptions of zero before their own noise: u·pk, transformed; the caller adds noise to each part."""
-        u = self.ring.forward(self.ring.residues(rns.ternary(draw_key(), (count, self.ring.n))))
+        u = self.ring.forward(self.ring.small(rns.ternary(draw_key(), (count, self.ring.n))))
         return self.ring.times(self.c0, u), self.ring.times(self.c1, u)
 
     def noise(self, count: int) -> np.ndarray:
@@ -95,10 +95,10 @@ class SecretKey:
     def __init__(self, ring: rns.Ring) -> None:
         self.ring = ring
         s = rns.ternary(draw_key(), (1, ring.n))
-        self._s, self._minus = ring.forward(ring.residues(s)), ring.forward(ring.residues(-s))
+        self._s, self._minus = ring.forward(ring.small(s)), ring.forward(ring.small(-s))
         self._seed = fresh_seed()
         c1 = ring.uniform(stream_key(self._seed, "public key"), 1)
-        self._public = self._encrypt(ring.residues(rns.noise(draw_key(), (1, ring.n))), c1)
+        self._public = self._encrypt(ring.small(rns.noise(draw_key(), (1, ring.n))), c1)
 
     def public(self) -> bytes:
         """The public key as bytes."""

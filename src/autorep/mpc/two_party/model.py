@@ -35,6 +35,7 @@ from autorep.program import ir
 from autorep.program.files import program_hash
 
 _ORDER = struct.Struct("<II")
+ORDER_BYTES = _ORDER.size
 
 
 class TwoPartyModel(Preparation):
