@@ -25,6 +25,7 @@ from autorep.program.ir import Affine, Program
 
 Batches = Iterable[Any]
 Normalization = tuple[Sequence[float], Sequence[float]]  # mean and std per channel
+INPUT_REACH = 1.5  # clients may ask with values this many times larger than calibration showed
 
 
 def compile_program(
@@ -68,6 +69,7 @@ def compile_program(
         check_same(network, draft, batches, prepare, measured, lambda: _traced(network, example))
     calibration = measured if ranges is None else recalled(draft, ranges)
     ops = assign_widths(draft, calibration, margin, fractions)
+    input_limit = INPUT_REACH * calibration.values[ops[0].name].largest
     facts = {
         **(info or {}),
         "name": name or type(model).__name__,
@@ -76,6 +78,7 @@ def compile_program(
         "calibration_images": calibration.images,
         "calibration_outliers": calibration.left_out,
         "margin": margin,
+        "input_range": [-input_limit, input_limit],
         "output_limit": margin * calibration.values[ops[-1].name].largest,
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }

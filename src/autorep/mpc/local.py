@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 def share_input(program: ir.Program, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A client's two shares of a batch of images (N, *input shape)."""
-    encoded = ir.encode(x, program.input.frac)
+    encoded = ir.encode_input(x, program.input.frac, program.info.get("input_range"))
     share0 = stream(fresh_seed(), "client/input", encoded.shape)
     return share0, encoded - share0
 

@@ -28,6 +28,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from autorep.errors import RangeError
+
 Kind = Literal["wire", "sum"]
 Shape = tuple[int, ...]
 
@@ -316,6 +318,23 @@ def encode(values: np.ndarray | Sequence[float] | float, frac: int) -> np.ndarra
     """Real numbers to ring elements mod 2**64 with `frac` fractional bits, rounded to nearest."""
     scaled = np.rint(np.asarray(values, dtype=np.float64) * 2.0**frac)
     return scaled.astype(np.int64).view(np.uint64)
+
+
+def encode_input(values: np.ndarray, frac: int, limits: Sequence[float] | None) -> np.ndarray:
+    """A client's images as ring elements, refused where they leave the program's published input range (low, high).
+
+    Beyond it the layers' widths need not suffice and the answer would be wrong without a sign of it. A program that
+    publishes no range takes whatever its ring can hold.
+    """
+    values = np.asarray(values, np.float64)
+    low, high = limits or (-(2.0 ** (62 - frac)), 2.0 ** (62 - frac))
+    wrong = ~((values >= low) & (values <= high))  # catches NaN as well
+    if wrong.any():
+        raise RangeError(
+            f"input: {np.count_nonzero(wrong)} of {wrong.size} values lie outside the range {low:g} to {high:g} that "
+            f"this program was made for, the first is {values[wrong][0]:g}; scale images as for training"
+        )
+    return encode(values, frac)
 
 
 def decode(values: np.ndarray, bits: int, frac: int) -> np.ndarray:

@@ -250,7 +250,7 @@ class Client:
         Withdrawing is a request of its own: a cancelled request would cost its connection.
         """
         path = f"/v1/programs/{description.program}/queries/{new_query_id()}"
-        bodies = split(image, description.input_frac)
+        bodies = split(image, description.input_frac, description.info.get("input_range"))
         tasks = [asyncio.create_task(_post(server, path, body)) for server, body in zip(self._servers, bodies)]
         finished, unfinished = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         refusals = [error for task in finished if (error := task.exception()) is not None]

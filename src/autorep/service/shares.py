@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 
-from autorep.program.ir import decode, encode
+from autorep.program.ir import decode, encode_input
 
 CONTENT_TYPE = "application/octet-stream"
 QUERY_ID = re.compile(r"[0-9a-f]{32}")
@@ -19,9 +20,12 @@ def new_query_id() -> str:
     return secrets.token_hex(16)
 
 
-def split(values: np.ndarray, frac: int) -> tuple[bytes, bytes]:
-    """Two bodies that add up to the fixed-point values mod 2**64; either alone is uniform noise."""
-    encoded = encode(values, frac).astype("<u8", copy=False)
+def split(values: np.ndarray, frac: int, limits: Sequence[float] | None = None) -> tuple[bytes, bytes]:
+    """Two bodies that add up to the fixed-point values mod 2**64; either alone is uniform noise.
+
+    Values outside `limits`, the program's published input range, are refused before anything is shared.
+    """
+    encoded = encode_input(values, frac, limits).astype("<u8", copy=False)
     mask = np.frombuffer(secrets.token_bytes(encoded.nbytes), "<u8").reshape(encoded.shape)
     return mask.tobytes(), (encoded - mask).tobytes()
 

@@ -200,6 +200,10 @@ $("ask").addEventListener("click", async () => {
 
 async function ask(values) {
   const { input, output } = program;
+  const [low, high] = program.info.input_range ?? [-Infinity, Infinity];
+  if (!values.every((value) => value >= low && value <= high)) {
+    throw new Error(`This program was made for values from ${low} to ${high}; this picture has others.`);
+  }
   for (let attempt = 1; ; attempt++) {
     const shares = split(values, input.frac); // new masks for every attempt
     const path = `/v1/programs/${program.program}/queries/${newQueryId()}`;
