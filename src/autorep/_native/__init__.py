@@ -32,11 +32,15 @@ __all__ = [
     "open_packed",
     "pack",
     "prg",
+    "prg_sum",
+    "quadratic_differences",
+    "quadratic_material",
     "quadratic_share",
     "relu_share",
     "scatter_shift",
     "set_simd",
     "set_threads",
+    "share_packed",
     "simd",
     "unpack",
 ]
@@ -168,13 +172,34 @@ def keep_freed_memory() -> bool:
     return _core.keep_freed_memory()
 
 
-def prg(key: bytes, out: Words, bits: int = 64) -> Words:
-    """Fill `out` (any shape) with the AES-128-CTR key stream of `key` from counter 0, each word cut to `bits`."""
+def _key(key: bytes) -> Bytes:
     if len(key) != 16:
         raise ValueError(f"key: expected 16 bytes, found {len(key)}")
+    return np.frombuffer(key, np.uint8)
+
+
+def prg(key: bytes, out: Words, bits: int = 64) -> Words:
+    """Fill `out` (any shape) with the AES-128-CTR key stream of `key` from counter 0, each word cut to `bits`."""
     _check_any_shape("out", out)
     _check_bits(bits)
-    _core.prg(np.frombuffer(key, np.uint8), out, bits)
+    _core.prg(_key(key), out, bits)
+    return out
+
+
+def prg_sum(key0: bytes, key1: bytes, count: int, bits: int) -> Words:
+    """The sum modulo 2**bits of two keys' streams of `count` words."""
+    _check_bits(bits)
+    out = np.empty(count, np.uint64)
+    _core.prg_sum(_key(key0), _key(key1), bits, out)
+    return out
+
+
+def share_packed(value: Words, key: bytes, bits: int) -> Bytes:
+    """value (any shape) less the stream of `key`, modulo 2**bits, as `pack` writes it, in one pass."""
+    _check_any_shape("value", value)
+    _check_bits(bits)
+    out = np.empty(_packed_bytes(value.size, bits), np.uint8)
+    _core.share_packed(value, _key(key), bits, out)
     return out
 
 
@@ -230,11 +255,15 @@ def _check_party(party: int) -> None:
         raise ValueError(f"party = {party}: valid are 0 and 1")
 
 
+def _packed_bytes(count: int, bits: int) -> int:
+    return -(-count * bits // 8)
+
+
 def pack(x: Words, bits: int) -> Bytes:
     """The low `bits` bits of every word, without gaps, little-endian: ceil(n * bits / 8) bytes."""
     _check_any_shape("x", x)
     _check_bits(bits)
-    out = np.empty(-(-x.size * bits // 8), np.uint8)
+    out = np.empty(_packed_bytes(x.size, bits), np.uint8)
     _core.pack(x, bits, out)
     return out
 
@@ -242,7 +271,7 @@ def pack(x: Words, bits: int) -> Bytes:
 def unpack(buffer: Bytes, n: int, bits: int) -> Words:
     """The n words that `pack` put into `buffer`."""
     _check_bits(bits)
-    _check("buffer", buffer, (-(-n * bits // 8),), np.uint8)
+    _check("buffer", buffer, (_packed_bytes(n, bits),), np.uint8)
     out = np.empty(n, np.uint64)
     _core.unpack(buffer, bits, out)
     return out
@@ -252,7 +281,7 @@ def open_packed(own: Words, peer: Bytes, bits: int) -> Words:
     """(own + unpack(peer)) modulo 2**bits in one pass, in the shape of `own`."""
     _check_any_shape("own", own)
     _check_bits(bits)
-    _check("peer", peer, (-(-own.size * bits // 8),), np.uint8)
+    _check("peer", peer, (_packed_bytes(own.size, bits),), np.uint8)
     out = np.empty(own.shape, np.uint64)
     _core.open_packed(own, peer, bits, out)
     return out
@@ -325,6 +354,75 @@ def quadratic_share(
     out = np.empty(rows, np.uint64)
     _core.quadratic_share(opened, index, per_channel, bits, shift, p0, p1, q0, q1, a, b, c, mask, out)
     return out
+
+
+QUADRATIC_PARTS = 8  # four where no wrap bit enters
+
+
+def quadratic_material(
+    sources: Sequence[bytes] | Sequence[Bytes],
+    bits: Sequence[int],
+    shape: tuple[int, int],
+    index: Index,
+    per_channel: int,
+    a: Words,
+    b: Words,
+    power: int,
+) -> tuple[Words, Words, Words, Words]:
+    """A party's (p0, p1, q0, q1), `shape` (N, k) each, from its shares of a dealer's parts, in one pass.
+
+    `sources` are those shares of R, αR, R², S and, where the wrap bit enters, m, αm, Rm, W: keys (bytes) whose streams
+    they are, or packed as `pack` does, `bits[i]` bits a word. With a, b the opened coefficients of each channel:
+    p0 = a R - αR,  p1 = p0 - ((a m - αm) << power),
+    q0 = a R² - b R + S,  q1 = q0 + ((a ((m << power) - 2 Rm) + b m + W) << power).
+    """
+    count, expanded = shape[0] * shape[1], isinstance(sources[0], bytes)
+    _check_parts(bits, len(sources), index, shape, a, b)
+    arrays = [_key(source) if isinstance(source, bytes) else source for source in sources]
+    for i, array in enumerate(arrays):
+        _check(f"sources[{i}]", array, (16 if expanded else _packed_bytes(count, bits[i]),), np.uint8)
+    p0, q0 = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
+    wraps = len(sources) == QUADRATIC_PARTS
+    p1, q1 = (np.empty(shape, np.uint64), np.empty(shape, np.uint64)) if wraps else (p0, q0)
+    _core.quadratic_material(arrays, expanded, list(bits), index, per_channel, a, b, power, p0, p1, q0, q1)
+    return p0, p1, q0, q1
+
+
+def quadratic_differences(
+    r: Words,
+    keys: Sequence[bytes],
+    widths: Sequence[int],
+    index: Index,
+    per_channel: int,
+    alpha: Words,
+    beta: Words,
+    bits: int,
+    shift: int,
+) -> list[Bytes]:
+    """A dealer's parts for masks r (N, k) modulo 2**bits, less the streams of `keys`, packed to `widths`, in one pass.
+
+    With R = r >> shift, m = msb(r), 2**power = 2**(bits - shift) and α, β of each channel: R, αR, R², βR - αR² and, if
+    there are eight keys, m, αm, Rm, α(2Rm - m 2**power) - βm.
+    """
+    _check("r", r, (None, index.shape[0]))
+    _check_parts(widths, len(keys), index, (r.shape[0], r.shape[1]), alpha, beta)
+    outs = [np.empty(_packed_bytes(r.size, width), np.uint8) for width in widths]
+    _core.quadratic_differences(
+        r, [_key(key) for key in keys], list(widths), index, per_channel, alpha, beta, bits, shift, outs
+    )
+    return outs
+
+
+def _check_parts(
+    bits: Sequence[int], parts: int, index: Index, shape: tuple[int, int], one: Words, other: Words
+) -> None:
+    if parts not in (QUADRATIC_PARTS // 2, QUADRATIC_PARTS) or len(bits) != parts:
+        raise ValueError(f"{parts} parts of {len(bits)} widths: valid are 4 and 8 of each")
+    for width in bits:
+        _check_bits(width)
+    _check("index", index, (shape[1],), np.int64)
+    _check("coefficients", one, (None,))
+    _check("coefficients", other, one.shape)
 
 
 def relu_share(

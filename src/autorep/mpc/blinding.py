@@ -53,6 +53,7 @@ class BlindedModel(Preparation):
         self._program, self._exchange, self._seed = program, Exchange(party, link), seed
         self._blinding_id = blinding_id
         self._opened: dict[str, Any] = {}
+        self._layouts: dict[tuple[int, int, str], tuple[list[Item], bytes, int]] = {}
 
     def parameter(self, operation: Operation, name: str, share: np.ndarray) -> None:
         """Open F of one parameter."""
@@ -70,14 +71,22 @@ class BlindedModel(Preparation):
                 f"kit {header.kit_id.hex()}: made for another blinding of the weights than this server's; "
                 "prepare new kits"
             )
-        items = program_items(self._program, header.batch, header.comparison)
-        due = HEADER_BYTES + sum(item.bytes_to(header.party) for item in items) + TAG_BYTES
-        if header.layout != layout(items) or len(kit) != due:
+        items, name, due = self._layout(header)
+        if header.layout != name or len(kit) != due:
             raise MaterialError(
                 f"kit {header.kit_id.hex()}: {len(kit)} bytes in another layout than the {due} bytes this release "
                 "reads; run the same release of autorep on dealer and servers, and prepare new kits"
             )
         return KitSource(header, items, kit, self._opened)
+
+    def _layout(self, header: Header) -> tuple[list[Item], bytes, int]:
+        """Items, layout and bytes that such a kit must have; the same for every kit of that batch and comparison."""
+        key = header.party, header.batch, header.comparison
+        if key not in self._layouts:
+            items = program_items(self._program, header.batch, header.comparison)
+            due = HEADER_BYTES + sum(item.bytes_to(header.party) for item in items) + TAG_BYTES
+            self._layouts[key] = items, layout(items), due
+        return self._layouts[key]
 
 
 class KitSource(QuerySource):

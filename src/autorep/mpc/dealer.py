@@ -19,8 +19,9 @@ from autorep.mpc.dealt import Dealing
 from autorep.mpc.formats import layout
 from autorep.mpc.inventory import kit_bytes, program_items
 from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitWriter
-from autorep.mpc.operations import correlate, protocols
+from autorep.mpc.operations import Operation, correlate, protocols
 from autorep.mpc.prg import fresh_seed
+from autorep.mpc.sizes import Item
 from autorep.mpc.tape import DealerTape
 from autorep.program import ir
 from autorep.program.files import program_hash
@@ -34,6 +35,16 @@ class Dealt:
     kits: tuple[bytes, bytes] = field(repr=False)
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """What the kits of every query of one batch size have in common."""
+
+    operations: list[Operation]
+    items: list[Item]
+    sizes: tuple[int, int]
+    id: bytes
+
+
 class Dealer:
     """Deals kits for one program and one blinding of its weights."""
 
@@ -44,6 +55,7 @@ class Dealer:
         self._series, self._numbers = secrets.token_bytes(8), itertools.count()  # of kit ids: see record.py
         self._hash = bytes.fromhex(program_hash(program))
         seed0, seed1 = self.blinding.seeds
+        self._layouts: dict[int, _Layout] = {}
         self._fixed = {}
         for operation in protocols(self.program):
             for name, shape in operation.fixed().items():
@@ -60,8 +72,17 @@ class Dealer:
 
     def kit_bytes(self, batch: int = 1) -> tuple[int, int]:
         """Sizes of the two parties' kits."""
-        size0, size1 = (kit_bytes(self.program, party, batch, self.comparison) for party in (0, 1))
-        return size0, size1
+        return self._layout(batch).sizes
+
+    def _layout(self, batch: int) -> _Layout:
+        if batch < 1:
+            raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
+        if batch not in self._layouts:
+            size0, size1 = (kit_bytes(self.program, party, batch, self.comparison) for party in (0, 1))
+            items = program_items(self.program, batch, self.comparison)
+            operations = protocols(self.program, batch, self.comparison)
+            self._layouts[batch] = _Layout(operations, items, (size0, size1), layout(items))
+        return self._layouts[batch]
 
     def deal_to(
         self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
@@ -70,20 +91,18 @@ class Dealer:
 
         `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
         """
-        if batch < 1:
-            raise MaterialError(f"dealer: batch is {batch}; it must be at least 1")
+        common = self._layout(batch)
         seeds = seeds or (fresh_seed(), fresh_seed())
         kit_id = self._series + next(self._numbers).to_bytes(8, "big")
-        items, sizes = program_items(self.program, batch, self.comparison), self.kit_bytes(batch)
         writers = []
         for party in (0, 1):
-            body = sizes[party] - HEADER_BYTES - TAG_BYTES
+            body = common.sizes[party] - HEADER_BYTES - TAG_BYTES
             header = Header(
-                party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body, layout(items)
+                party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body, common.id
             )
             writers.append(KitWriter(sinks[party], header))
-        dealing = Dealing(DealerTape(kit_id, items, seeds, (writers[0], writers[1])), self._fixed)
-        correlate(self.program, protocols(self.program, batch, self.comparison), dealing)
+        dealing = Dealing(DealerTape(kit_id, common.items, seeds, (writers[0], writers[1])), self._fixed)
+        correlate(self.program, common.operations, dealing)
         for writer in writers:
             writer.finish()
         return kit_id

@@ -116,31 +116,22 @@ class Quadratic(Dealt):
         if c.wrap_bits:
             self.items += [Item(f"{c.label}/{v}", "share", c.count, c.wrap_bits) for v in ("m", "am", "Rm", "Qm")]
 
-    def _coefficients(self, fixed: Fixed) -> tuple[np.ndarray, np.ndarray, np.uint64]:
-        channels, (a, b) = self._c.channels, self._names
-        return fixed[a][channels], fixed[b][channels], U64(self._c.op.open_bits - self._c.shift)
-
     def deal(self, tape: DealerTape, fixed: Fixed, r: np.ndarray) -> None:
-        alpha, beta, power = self._coefficients(fixed)
-        big_r, m = r >> U64(self._c.shift), r >> U64(self._c.op.open_bits - 1)
-        alpha_r = alpha * big_r
-        values = [big_r, alpha_r, big_r * big_r, beta * big_r - alpha_r * big_r]
-        if self._c.wrap_bits:
-            product = big_r * m
-            values += [m, alpha * m, product, alpha * (U64(2) * product - (m << power)) - beta * m]
-        for item, value in zip(self.items, values, strict=True):
-            tape.share(item, value)
+        c, (a, b) = self._c, self._names
+        tape.share_all(
+            self.items,
+            lambda keys: _native.quadratic_differences(
+                r, keys, [item.bits for item in self.items], c.op.quad_index, c.per_channel, fixed[a], fixed[b],
+                c.op.open_bits, c.shift,
+            ),
+        )  # fmt: skip
 
     def read(self, tape: PartyTape, fixed: Fixed, r: np.ndarray) -> QuadraticShares:
-        a, b, power = self._coefficients(fixed)
-        big_r, alpha_r, square, rest, *wrap = (tape.share(item).reshape(r.shape) for item in self.items)
-        p0 = a * big_r - alpha_r
-        q0 = a * square - b * big_r + rest
-        if not wrap:
-            return QuadraticShares((p0, p0), (q0, q0))
-        m, alpha_m, product, wrap_rest = wrap
-        p1 = p0 - ((a * m - alpha_m) << power)
-        q1 = q0 + ((a * ((m << power) - U64(2) * product) + b * m + wrap_rest) << power)
+        c, (a, b) = self._c, self._names
+        p0, p1, q0, q1 = _native.quadratic_material(
+            tape.shares(self.items), [item.bits for item in self.items], (r.shape[0], r.shape[1]), c.op.quad_index,
+            c.per_channel, fixed[a], fixed[b], c.op.open_bits - c.shift,
+        )  # fmt: skip
         return QuadraticShares((p0, p1), (q0, q1))
 
 

@@ -20,6 +20,6 @@ def program_items(program: ir.Program, batch: int = 1, comparison: str = "dcf") 
 
 
 def kit_bytes(program: ir.Program, party: int, batch: int = 1, comparison: str = "dcf") -> int:
-    """Size of one party's kit, header and digest included."""
+    """Size of one party's kit, header and tag included."""
     body = sum(item.bytes_to(party) for item in program_items(program, batch, comparison))
     return HEADER_BYTES + body + TAG_BYTES

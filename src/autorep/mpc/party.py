@@ -72,6 +72,7 @@ class Party:
         self._shares = dict(shares)
         self._check_shares()
         self._own: dict[str, dict[str, Any]] = {}
+        self._operations: dict[int, list[Operation]] = {}  # by batch size
         self._last_reader = last_readers(program)
         self._read_as_shares = {program.output.name}
         for operation in protocols(program):
@@ -109,7 +110,9 @@ class Party:
                 raise MaterialError(
                     f"kit {source.kit_id.hex()}: made for another {what} than this server's; prepare new kits"
                 )
-        operations = protocols(self.program, source.batch, self.comparison)
+        if source.batch not in self._operations:
+            self._operations[source.batch] = protocols(self.program, source.batch, self.comparison)
+        operations = self._operations[source.batch]
         keep = {op.name for op in self.program.ops} if traced else self._read_as_shares
         materials, masks = correlate(self.program, operations, source, keep)
         steps = [

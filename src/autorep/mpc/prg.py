@@ -23,14 +23,26 @@ def fresh_seed() -> bytes:
     return secrets.token_bytes(SEED_BYTES)
 
 
+class Streams:
+    """The streams of one seed: HKDF-SHA256, extracted once with a fixed salt, expanded with each label."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._extracted = hmac.digest(b"autorep/stream/1", seed, hashlib.sha256)
+
+    def key(self, label: str) -> bytes:
+        """A label's AES-128 key."""
+        return hmac.digest(self._extracted, label.encode() + b"\x01", hashlib.sha256)[:16]
+
+    def words(self, label: str, count: int, bits: int = 64) -> np.ndarray:
+        """Uniform ring elements mod 2**bits that only holders of the seed can compute."""
+        return _native.prg(self.key(label), np.empty(count, np.uint64), bits)
+
+
 def stream_key(seed: bytes, label: str) -> bytes:
-    """HKDF-SHA256 (extract with a fixed salt, expand with the label) to an AES-128 key."""
-    extracted = hmac.digest(b"autorep/stream/1", seed, hashlib.sha256)
-    return hmac.digest(extracted, label.encode() + b"\x01", hashlib.sha256)[:16]
+    """One key of `Streams.key`."""
+    return Streams(seed).key(label)
 
 
 def stream(seed: bytes, label: str, shape: tuple[int, ...], bits: int = 64) -> np.ndarray:
-    """Uniform ring elements mod 2**bits that only holders of `seed` can compute."""
-    out = np.empty(math.prod(shape), np.uint64)
-    _native.prg(stream_key(seed, label), out, bits)
-    return out.reshape(shape)
+    """One tensor of `Streams.words`."""
+    return Streams(seed).words(label, math.prod(shape), bits).reshape(shape)

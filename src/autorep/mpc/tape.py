@@ -6,14 +6,14 @@ An item's share is expanded from a seed, or stands in the kit; its kind says whi
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from autorep import _native
 from autorep.errors import MaterialError
 from autorep.mpc.kit import HEADER_BYTES, Header, KitWriter
-from autorep.mpc.prg import stream
-from autorep.mpc.ring import reduce
+from autorep.mpc.prg import Streams
 from autorep.mpc.sizes import Item
 
 
@@ -34,12 +34,13 @@ class DealerTape(_Tape):
         self, kit_id: bytes, items: list[Item], seeds: tuple[bytes, bytes], writers: tuple[KitWriter, KitWriter]
     ) -> None:
         self._written = iter([item for item in items if item.kind != "mask"])
-        self._kit_id, self._seeds, self._writers = kit_id, seeds, writers
+        self._kit_id, self._writers = kit_id, writers
+        self._streams = Streams(seeds[0]), Streams(seeds[1])
 
     def mask(self, item: Item) -> np.ndarray:
         """The sum of the parties' own shares of a mask."""
-        share0, share1 = self.own_streams(item)
-        return reduce(share0 + share1, item.bits)
+        key0, key1 = (streams.key(item.label) for streams in self._streams)
+        return _native.prg_sum(key0, key1, item.count, item.bits)
 
     def xor_mask(self, item: Item) -> np.ndarray:
         """The exclusive or of the parties' own shares."""
@@ -48,19 +49,23 @@ class DealerTape(_Tape):
 
     def own_streams(self, item: Item) -> tuple[np.ndarray, np.ndarray]:
         """Both parties' expansions of a label."""
-        share0, share1 = (stream(seed, item.label, (item.count,), item.bits) for seed in self._seeds)
+        share0, share1 = (streams.words(item.label, item.count, item.bits) for streams in self._streams)
         return share0, share1
 
     def share(self, item: Item, value: np.ndarray) -> None:
         """Additively share a value: P0's part from its seed, the difference to P1."""
-        self._next(item)
-        difference = value.reshape(-1) - stream(self._seeds[0], item.label, (item.count,), item.bits)
-        self._writers[1].section(_native.pack(reduce(difference, item.bits), item.bits).data)
+        key = self._next(item)
+        self._writers[1].section(_native.share_packed(np.ascontiguousarray(value), key, item.bits).data)
+
+    def share_all(self, items: Sequence[Item], differences: Callable[[list[bytes]], list[np.ndarray]]) -> None:
+        """Several values at once: `differences` makes P1's packed parts from the keys of P0's streams."""
+        for section in differences([self._next(item) for item in items]):
+            self._writers[1].section(section.data)
 
     def xor(self, item: Item, value: np.ndarray) -> None:
         """The same with exclusive or."""
         self._next(item)
-        self._writers[1].section((value.reshape(-1) ^ stream(self._seeds[0], item.label, (item.count,))).data)
+        self._writers[1].section((value.reshape(-1) ^ self._streams[0].words(item.label, item.count)).data)
 
     def keys(self, item: Item, keys: np.ndarray) -> None:
         """Comparison keys, the same bytes to both."""
@@ -68,17 +73,19 @@ class DealerTape(_Tape):
         for writer in self._writers:
             writer.section(keys.reshape(-1).data)
 
-    def _next(self, item: Item) -> None:
+    def _next(self, item: Item) -> bytes:
+        """Note that an item is written; the key of P0's stream of that label."""
         expected = next(self._written, None)
         if item != expected:
             raise MaterialError(f"dealer: wrote {item} where the inventory has {expected}")
+        return self._streams[0].key(item.label)
 
 
 class PartyTape(_Tape):
     """A party's side: its own share of every tensor, each readable once."""
 
     def __init__(self, header: Header, items: list[Item], kit: bytes | memoryview) -> None:
-        self._kit_id, self._party, self._seed = header.kit_id, header.party, header.seed
+        self._kit_id, self._party, self._streams = header.kit_id, header.party, Streams(header.seed)
         self._kit = np.frombuffer(kit, np.uint8)
         self._offsets: dict[Item, int] = {}
         offset = HEADER_BYTES
@@ -89,20 +96,25 @@ class PartyTape(_Tape):
     def mask(self, item: Item) -> np.ndarray:
         """This party's own uniform share."""
         self._take(item)
-        return stream(self._seed, item.label, (item.count,), item.bits)
+        return self._streams.words(item.label, item.count, item.bits)
 
     def share(self, item: Item) -> np.ndarray:
         """This party's additive share of a value the dealer chose."""
         section = self._take(item)
         if self._party == 0:
-            return stream(self._seed, item.label, (item.count,), item.bits)
+            return self._streams.words(item.label, item.count, item.bits)
         return _native.unpack(section, item.count, item.bits)
+
+    def shares(self, items: Sequence[Item]) -> list[bytes] | list[np.ndarray]:
+        """Several as kernels take them that read in blocks: P0's the keys of its streams, P1's packed."""
+        sections = [self._take(item) for item in items]
+        return [self._streams.key(item.label) for item in items] if self._party == 0 else sections
 
     def xor(self, item: Item) -> np.ndarray:
         """This party's xor share of a value the dealer chose."""
         section = self._take(item)
         if self._party == 0:
-            return stream(self._seed, item.label, (item.count,))
+            return self._streams.words(item.label, item.count)
         return section.copy().view(np.uint64)
 
     def keys(self, item: Item) -> np.ndarray:

@@ -86,8 +86,12 @@ class Quadratic(Correlation):
     op: ir.Activation
 
     @property
+    def per_channel(self) -> int:
+        return self.op.size // self.op.shape[0]
+
+    @property
     def channels(self) -> np.ndarray:
-        return self.op.quad_index // (self.op.size // self.op.shape[0])
+        return self.op.quad_index // self.per_channel
 
     @property
     def shift(self) -> int:

@@ -28,6 +28,8 @@ void register_prg(nb::module_& m);
 void register_dcf(nb::module_& m);
 void register_bits(nb::module_& m);
 void register_activation(nb::module_& m);
+void register_quadratic(nb::module_& m);
+void register_streams(nb::module_& m);
 void register_probe(nb::module_& m);
 void register_masked_activation(nb::module_& m);
 void register_ot(nb::module_& m);

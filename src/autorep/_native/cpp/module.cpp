@@ -10,6 +10,8 @@ NB_MODULE(_core, m) {
     autorep::register_dcf(m);
     autorep::register_bits(m);
     autorep::register_activation(m);
+    autorep::register_quadratic(m);
+    autorep::register_streams(m);
     autorep::register_probe(m);
     autorep::register_masked_activation(m);
     autorep::register_ot(m);

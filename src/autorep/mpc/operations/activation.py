@@ -100,9 +100,10 @@ class Activation(Operation[ir.Activation]):
         rho = np.empty_like(r)
         material = Material(r)
         if op.quad_count:
-            material.quadratic = source.draw(self._quadratic, r[:, op.quad_index])
+            material.quadratic = source.draw(self._quadratic, _native.gather(r, op.quad_index))
             material.quad_mask = source.draw(self._quad_mask)
-            rho[:, op.quad_index] = source.draw(self._quad_wire, material.quad_mask)[0].reshape(batch, -1)
+            wire = source.draw(self._quad_wire, material.quad_mask)[0]
+            _native.scatter_shift(rho, op.quad_index, wire.reshape(batch, -1))
         if op.kept_count:
             truncation = source.draw(self._kept, np.ascontiguousarray(r[:, op.kept]).reshape(-1))
             material.signs = self._signs.correlate(source, *truncation)

@@ -1,0 +1,49 @@
+// Tensors that need not lie in memory as words: a key stream, or words packed without gaps. Kernels read them in blocks
+// that stay in the L1 cache, instead of in a pass over memory each.
+#pragma once
+#include "aes.h"
+#include "bits.h"
+
+namespace autorep {
+
+constexpr i64 kStreamBlock = 512;  // words of a block; a multiple of 64, so that blocks start on a byte when packed
+
+class WordStream {
+public:
+    static WordStream expanded(const u8 key[16], int bits) { return {aes_expand(key), nullptr, bits}; }
+    static WordStream packed(const u8* data, int bits) { return {AesKey(), data, bits}; }
+
+    // Words first .. first + count, `first` a multiple of kStreamBlock.
+    void read(i64 first, i64 count, u64* out) const {
+        if (packed_) bit_ops().unpack(packed_ + first / 8 * bits_, count, bits_, nullptr, out);
+        else aes_ops().ctr(key_, static_cast<u64>(first / 2), out, count, low_mask(bits_));
+    }
+    int bits() const { return bits_; }
+
+private:
+    WordStream(const AesKey& key, const u8* packed, int bits) : key_(key), packed_(packed), bits_(bits) {}
+    AesKey key_;
+    const u8* packed_;
+    int bits_;
+};
+
+// body(first, count) on the blocks that cover 0..total, on up to thread_count() threads.
+template <class Body>
+void for_blocks(i64 total, Body&& body) {
+    parallel_ranges(ceil_div(total, kStreamBlock), 32, [&](i64 begin, i64 end) {
+        for (i64 block = begin; block < end; ++block) {
+            const i64 first = block * kStreamBlock, left = total - first;
+            body(first, left < kStreamBlock ? left : kStreamBlock);
+        }
+    });
+}
+
+// Writes the low bits of value - stream, packed, to where words `first` .. start in `out`. Overwrites `value`.
+inline void pack_difference(const WordStream& stream, i64 first, i64 count, u64* value, u8* out) {
+    u64 own[kStreamBlock];
+    stream.read(first, count, own);
+    for (i64 i = 0; i < count; ++i) value[i] -= own[i];
+    bit_ops().pack(value, count, stream.bits(), out + first / 8 * stream.bits());
+}
+
+}  // namespace autorep
