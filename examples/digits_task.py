@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import nn
@@ -11,6 +9,7 @@ from torch.nn import functional as F
 
 from autorep import data
 from autorep.program.ir import Program
+from autorep.replacement import Replacement
 
 
 def load_digits(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -30,12 +29,16 @@ def train_(
     labels: torch.Tensor,
     epochs: int,
     rate: float,
-    after_step: Callable[[float], None] = lambda progress: None,
+    replacement: Replacement | None = None,
 ) -> None:
-    """Adam with a cosine schedule; `after_step` is told how much of the training is done, from 0 to 1."""
+    """Adam with a cosine schedule; with a replacement, its activations come down to the budget meanwhile."""
     batch = 64
     steps = epochs * (len(images) // batch)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], rate)
+    weights = list(model.parameters())
+    if replacement is not None:
+        replacement.begin(model, images[:512].split(64), steps)
+        weights = replacement.weights()
+    optimizer = torch.optim.Adam(weights, rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     model.train()
     for step in range(steps):
@@ -43,12 +46,17 @@ def train_(
             order = torch.randperm(len(images))
         index = order[step * batch % (len(images) // batch * batch) :][:batch]
         loss = F.cross_entropy(model(images[index]), labels[index])
+        if replacement is not None:
+            loss = loss + replacement.loss()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         schedule.step()
-        after_step((step + 1) / steps)
+        if replacement is not None:
+            replacement.step()
+    if replacement is not None:
+        replacement.finalize_()
     model.eval()
 
 

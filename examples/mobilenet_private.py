@@ -64,11 +64,7 @@ def main(epochs: int = 8, images: int = 100) -> dict[str, dict[str, float]]:
 
     replacement = autorep.replace_activations_(model, train_images[:1])
     replacement.budget = replacement.total // 10
-    replacement.calibrate_(model, [train_images[:512]])
-    batches = [(train_images[:512], train_labels[:512])]
-    replacement.start_from_(replacement.sensitivity_(model, batches, F.cross_entropy))
-    replacement.finalize_()
-    task.train_(model, train_images, train_labels, epochs, rate=1e-3)
+    task.train_(model, train_images, train_labels, epochs, rate=1e-3, replacement=replacement)
     print(f"{replacement.count():,} of {replacement.total:,} ReLU6: ", end="")
     print(f"{task.accuracy(model, test_images, test_labels):.1f} % of the test images")
 

@@ -48,20 +48,8 @@ def main(epochs: int = 6, images: int = 100) -> dict[str, dict[str, float]]:
     print(f"all ReLUs: {task.accuracy(model, test_images, test_labels):.1f} % of the test images")
 
     replacement = autorep.replace_activations_(model, train_images[:1])
-    replacement.budget = budget = replacement.total // 20
-    replacement.calibrate_(model, [train_images[:512]])
-    batches = [(train_images[:512], train_labels[:512])]
-    replacement.start_from_(replacement.sensitivity_(model, batches, F.cross_entropy))
-
-    def choose_masks(progress: float) -> None:
-        """Fewer and fewer ReLUs over the first half, then the exact budget for good."""
-        if progress < 0.5:
-            left = (1 - 2 * progress) ** 3
-            replacement.step_exact_(round(budget + (replacement.total - budget) * left))
-        elif not replacement.frozen:
-            replacement.finalize_()
-
-    task.train_(model, train_images, train_labels, epochs, rate=1e-3, after_step=choose_masks)
+    replacement.budget = replacement.total // 20
+    task.train_(model, train_images, train_labels, epochs, rate=1e-3, replacement=replacement)
     print(f"{replacement.count():,} of {replacement.total:,} ReLUs: ", end="")
     print(f"{task.accuracy(model, test_images, test_labels):.1f} % of the test images")
 

@@ -1,9 +1,10 @@
 """replace_activations_: put the method into a model, for use inside anyone's own training loop.
 
 replacement = replace_activations_(model, example_input, budget=12_900)
-replacement.calibrate_(model, batches)
+replacement.begin(model, batches, total_steps)
+optimizer = torch.optim.SGD(replacement.weights(), lr=0.02, momentum=0.9)
 for x, y in loader:
-    loss = task_loss(model(x), y) + replacement.penalty(weight=80.0)
+    loss = task_loss(model(x), y) + replacement.loss()
     loss.backward(); optimizer.step(); optimizer.zero_grad()
     replacement.step()
 replacement.finalize_()
