@@ -11,6 +11,7 @@ import autorep
 
 PUBLIC = {
     "AutorepError",
+    "AsyncClient",
     "Client",
     "Program",
     "Replacement",
@@ -29,6 +30,7 @@ PUBLIC = {
 ERRORS = {
     "AutorepError",
     "BudgetError",
+    "CertificateError",
     "CheckpointError",
     "ConfigError",
     "DataError",

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from autorep.compiler.compile import check, compile_program
     from autorep.program.ir import Program
     from autorep.replacement import Replacement, count_relus, replace_activations_
+    from autorep.service.async_client import AsyncClient
     from autorep.service.client import Client
     from autorep.zoo import load
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
     "AutorepError",
     "Client",
     "Program",
@@ -42,6 +44,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "AsyncClient": "autorep.service.async_client",
         "Client": "autorep.service.client",
         "Program": "autorep.program.ir",
         "Replacement": "autorep.replacement",

@@ -14,6 +14,7 @@ A message says what was found, where, what is valid and what to do.
     │   └── UsedError       it was used before
     └── ProtocolError       the other party failed, timed out, aborted or speaks something else
         ├── HandshakeError  version, program or parameters differ
+        │   └── CertificateError  the other end is not who it must be
         └── PeerAbort       the other side stopped and said why
 """
 
@@ -66,6 +67,10 @@ class ProtocolError(AutorepError):
 
 class HandshakeError(ProtocolError):
     """Version, program or parameters differ between the two ends."""
+
+
+class CertificateError(HandshakeError):
+    """The other end is not who it must be."""
 
 
 class PeerAbort(ProtocolError):

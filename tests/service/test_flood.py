@@ -8,8 +8,8 @@ import httpx
 import numpy as np
 
 from autorep.program.ir import Program
-from autorep.service.client import authority
 from autorep.service.local import LocalDeployment
+from autorep.service.web import authority
 from tests.service.flood import Flood
 
 

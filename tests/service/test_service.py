@@ -89,7 +89,9 @@ def test_query_id_is_good_for_one_query_only(web: tuple[httpx.Client, httpx.Clie
     ("path", "body", "kind", "status"),
     [
         ("{query}", bytes(511), CONTENT_TYPE, 422),
-        ("{query}", bytes(513), CONTENT_TYPE, 413),
+        ("{query}", bytes(513), CONTENT_TYPE, 422),
+        ("{query}", b"", CONTENT_TYPE, 422),
+        ("{query}", bytes(33 * 512), CONTENT_TYPE, 413),
         ("{query}", bytes(512), "application/json", 415),
         ("/v1/programs/" + 64 * "0" + "/queries/" + 32 * "a", bytes(512), CONTENT_TYPE, 404),
         ("{program}/queries/XYZ", bytes(512), CONTENT_TYPE, 400),

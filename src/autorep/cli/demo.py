@@ -18,7 +18,7 @@ from autorep.errors import ConfigError
 
 if TYPE_CHECKING:
     from autorep.program.ir import Program
-    from autorep.service.client import Prediction
+    from autorep.service.answers import Prediction
 
 STEPS = 7
 _WRITTEN = ("baseline", "replaced", "program", "figures", "report.html", "demo.json")

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from autorep.cli.output import emit, table
-from autorep.errors import ConfigError, DataError
+from autorep.errors import ConfigError, DataError, ProtocolError
 from autorep.preprocessing import Preprocessing, checked_numbers, checked_pixels, picture_files
 
 if TYPE_CHECKING:
     import numpy as np
 
     from autorep.program.ir import Program
-    from autorep.service.client import Client, Prediction
+    from autorep.service.answers import Prediction
+    from autorep.service.client import Client
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,12 @@ class Predict:
             return self._ask(client, names, batch)
 
     def _ask(self, client: Client, names: list[str], batch: np.ndarray) -> int:
-        answers = client.predict(batch, top=self.top, progress=self.json != "-")
-        rows = [
-            (name, answer.label, f"{100 * answer.probability:.1f} %", _others(answer))
-            if answer.in_range
-            else (name, "out of range", "", "")
-            for name, answer in zip(names, answers)
-        ]
+        outcomes = client.predict(batch, top=self.top, progress=self.json != "-", errors="keep")
+        failures = {name: outcome for name, outcome in zip(names, outcomes) if isinstance(outcome, ProtocolError)}
+        answers = [outcome for outcome in outcomes if not isinstance(outcome, ProtocolError)]
+        if not answers:
+            raise next(iter(failures.values()))
+        rows = [_row(name, outcome) for name, outcome in zip(names, outcomes)]
         milliseconds = 1000 * statistics.median(answer.online_seconds for answer in answers)
         facts = (
             f"{len(answers)} image{'s' * (len(answers) > 1)}; "
@@ -103,12 +103,14 @@ class Predict:
                 f"\n{lost} out of range: the network's numbers have outgrown what it was calibrated for, so its answer"
                 " means nothing; compile with more calibration images, or train with a larger range_weight"
             )
+        if failures:
+            text += f"\n{len(failures)} not answered; ask for them again"
         result = {
             "program": client.description.program,
-            "predictions": [_plain(name, answer) for name, answer in zip(names, answers)],
+            "predictions": [_plain(name, outcome) for name, outcome in zip(names, outcomes)],
         }
         emit(result, text, self.json)
-        return 0
+        return 1 if failures else 0
 
 
 @dataclass(frozen=True)
@@ -198,11 +200,21 @@ def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str]
     return program, names, batch
 
 
+def _row(name: str, outcome: Prediction | ProtocolError) -> tuple[str, str, str, str]:
+    if isinstance(outcome, ProtocolError):
+        return name, "not answered", "", str(outcome)
+    if not outcome.in_range:
+        return name, "out of range", "", ""
+    return name, outcome.label, f"{100 * outcome.probability:.1f} %", _others(outcome)
+
+
 def _others(answer: Prediction) -> str:
     return ", ".join(f"{label} {100 * probability:.1f} %" for label, probability in answer.top[1:])
 
 
-def _plain(name: str, answer: Prediction) -> dict[str, Any]:
+def _plain(name: str, answer: Prediction | ProtocolError) -> dict[str, Any]:
+    if isinstance(answer, ProtocolError):
+        return {"image": name, "error": str(answer)}
     return {
         "image": name,
         "label": answer.label,

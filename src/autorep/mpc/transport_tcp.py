@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 
-from autorep.errors import HandshakeError, ProtocolError
+from autorep.errors import CertificateError, HandshakeError, ProtocolError
 from autorep.mpc.tls import peer_roles
 from autorep.mpc.transport import FrameReader, Transport, abort_frame
 
@@ -175,7 +175,7 @@ def _secure(
         raise HandshakeError(f"{where}: no TLS handshake within {connect_timeout:g} s") from None
     except ssl.SSLCertVerificationError as error:
         raw.close()
-        raise HandshakeError(f"{where}: certificate refused: {error.verify_message}; expected {expected}") from error
+        raise CertificateError(f"{where}: certificate refused: {error.verify_message}; expected {expected}") from error
     except OSError as error:
         raw.close()
         reason = getattr(error, "reason", None) or error.strerror or error
@@ -183,5 +183,5 @@ def _secure(
     found = peer_roles(connection)
     if not found & roles:
         connection.close()
-        raise HandshakeError(f"{where}: certificate names {', '.join(sorted(found))}; expected {expected}")
+        raise CertificateError(f"{where}: certificate names {', '.join(sorted(found))}; expected {expected}")
     return TcpTransport(connection, next(iter(found & roles)), timeout)

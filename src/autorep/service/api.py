@@ -11,12 +11,13 @@ import hmac
 import ipaddress
 import json
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -25,19 +26,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from autorep.errors import ConfigError
+from autorep.mpc.transport import Entry
 from autorep.service.limits import RateLimit
 from autorep.service.logs import event
 from autorep.service.metrics import Metrics
 from autorep.service.openapi import document
 from autorep.service.queries import Answer, QueryFailure
 from autorep.service.session import Session
-from autorep.service.shares import CONTENT_TYPE, QUERY_ID, body_bytes, read_body, write_body
+from autorep.service.shares import CONTENT_TYPE, IMAGES_PER_QUERY, QUERY_ID, body_bytes, read_body, write_body
 from autorep.service.tokens import token_hash
 
 _PAGE_FILES = {"": "index.html", **{name: name for name in ("page.css", "page.js", "pixels.js", "shares.js")}}
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
+T = TypeVar("T")
 _BODY_SECONDS = 30.0
-_EXPOSED = ("Retry-After", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds", "Autorep-Offline-Bytes")
+_EXPOSED = ("Retry-After", "Autorep-Statuses", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Api:
             allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
-            expose_headers=list(_EXPOSED),
+            expose_headers=[*_EXPOSED, "Autorep-Offline-Bytes"],
             max_age=600,
         )
         app = Starlette(
@@ -124,26 +127,20 @@ class Api:
             session, query_id = self._address(request)
             payer = client if self._tokens is not None else self._sender(request)
             body = await self._body(request, body_bytes(session.program.input.shape))
-            self._limit_rate(session, client, query_id, payer)
-            share = read_body(body, session.program.input.shape)
+            shares = read_body(body, session.program.input.shape)
+            for _ in shares:
+                self._limit_rate(session, client, query_id, payer)
         except QueryFailure as failure:
             return self._refused(request, failure)
         except ClientDisconnect:
             return Response(status_code=499)
         try:
-            answer = await _unless_gone(request, session.submit(client, query_id, share, payer))
+            outcomes = await _unless_gone(request, session.submit(client, query_id, shares, payer))
         except QueryFailure as failure:
-            return _refusal(failure)
+            return self._refused(request, failure)
         except ClientDisconnect:
             return Response(status_code=499)
-        headers = {
-            "Autorep-Seconds": f"{answer.seconds:.6f}",
-            "Autorep-Sent-Bytes": str(answer.traffic.sent),
-            "Autorep-Rounds": str(answer.traffic.rounds),
-            "Autorep-Offline-Bytes": str(answer.offline_bytes),
-            "Cache-Control": "no-store",
-        }
-        return Response(write_body(answer.share), media_type=CONTENT_TYPE, headers=headers)
+        return _response(outcomes)
 
     async def withdraw(self, request: Request) -> Response:
         """Give up one half of a query, because the other one was refused."""
@@ -201,24 +198,27 @@ class Api:
             raise QueryFailure(404, f"this server does not serve that program; it serves {served}")
         return self._sessions[name]
 
-    async def _body(self, request: Request, expected: int) -> bytes:
+    async def _body(self, request: Request, image: int) -> bytes:
+        """The posted shares of some images, `image` bytes each."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != CONTENT_TYPE:
-            raise QueryFailure(415, f"the body must be a share sent as {CONTENT_TYPE}")
+            raise QueryFailure(415, f"the body must be shares sent as {CONTENT_TYPE}")
+        limit = IMAGES_PER_QUERY * image
+        too_long = f"the body has more than {limit} bytes: shares of at most {IMAGES_PER_QUERY} images of {image} bytes"
         announced = request.headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > expected:
-            raise QueryFailure(413, f"the body has {announced} bytes; a share of one image has {expected}")
+        if announced.isdigit() and int(announced) > limit:
+            raise QueryFailure(413, too_long)
         body = bytearray()
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for chunk in request.stream():
                     body += chunk
-                    if len(body) > expected:
-                        raise QueryFailure(413, f"the body has more than the {expected} bytes of a share of one image")
+                    if len(body) > limit:
+                        raise QueryFailure(413, too_long)
         except TimeoutError:
             raise QueryFailure(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
-        if len(body) != expected:
-            raise QueryFailure(422, f"the body has {len(body)} bytes; a share of one image has {expected}")
+        if not body or len(body) % image:
+            raise QueryFailure(422, f"the body has {len(body)} bytes; a share of one image has {image}")
         return bytes(body)
 
     def _limit_rate(self, session: Session, client: str, query_id: str, payer: str) -> None:
@@ -317,7 +317,30 @@ def read_tokens(path: Path) -> dict[str, str]:
     return values
 
 
-async def _unless_gone(request: Request, query: Coroutine[Any, Any, Answer]) -> Answer:
+def _response(outcomes: Sequence[Answer | QueryFailure]) -> Response:
+    """Shares of the answers, in order; where some images failed, zeros stand in their place and a status says so."""
+    answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, QueryFailure)]
+    if not answers:
+        return _refusal(failures[0])
+    nothing = Answer(np.zeros_like(answers[0].share), 0.0, Entry(), 0)
+    filled = [outcome if isinstance(outcome, Answer) else nothing for outcome in outcomes]
+    headers = {
+        "Autorep-Seconds": ",".join(f"{answer.seconds:.6f}" for answer in filled),
+        "Autorep-Sent-Bytes": ",".join(str(answer.traffic.sent) for answer in filled),
+        "Autorep-Rounds": ",".join(str(answer.traffic.rounds) for answer in filled),
+        "Autorep-Offline-Bytes": ",".join(str(answer.offline_bytes) for answer in filled),
+        "Cache-Control": "no-store",
+    }
+    if failures:
+        statuses = (200 if isinstance(outcome, Answer) else outcome.status for outcome in outcomes)
+        headers["Autorep-Statuses"] = ",".join(map(str, statuses))
+        headers["Retry-After"] = _seconds(max(failure.retry_after or 0.0 for failure in failures))
+    body = b"".join(write_body(answer.share) for answer in filled)
+    return Response(body, media_type=CONTENT_TYPE, headers=headers)
+
+
+async def _unless_gone(request: Request, query: Coroutine[Any, Any, T]) -> T:
     """The answer, unless the client leaves before; then the query is withdrawn."""
     work = asyncio.ensure_future(query)
     gone = asyncio.ensure_future(request.receive())
@@ -357,10 +380,15 @@ class _SafeHeaders:
         await self._app(scope, receive, sent)
 
 
+def _seconds(wait: float) -> str:
+    """For Retry-After: whole seconds, at least one."""
+    return str(max(1, math.ceil(wait)))
+
+
 def _refusal(failure: QueryFailure) -> Response:
     headers = {}
     if failure.retry_after is not None:
-        headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after)))
+        headers["Retry-After"] = _seconds(failure.retry_after)
     if failure.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     retry = failure.status in (424, 429, 502, 503)

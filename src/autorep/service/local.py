@@ -24,7 +24,8 @@ from autorep.errors import ProtocolError
 from autorep.mpc.tls import make_keys
 from autorep.program.files import load, split
 from autorep.program.ir import Program
-from autorep.service.client import Client, authority
+from autorep.service.client import Client
+from autorep.service.web import authority
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 15.0
@@ -78,7 +79,7 @@ class LocalDeployment:
 
     def client(self, **options: object) -> Client:
         """A client of this deployment."""
-        return Client(self.urls, ca=self.ca, **options)  # type: ignore[arg-type]  # passed on as they are
+        return Client(self.urls, ca=self.ca, **options)
 
     @property
     def ca(self) -> Path:

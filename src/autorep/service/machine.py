@@ -128,13 +128,8 @@ class Machine(ABC):
 
     def arrived(self, now: float, client: str, key: str) -> list[Command]:
         """A client hands in its half. A key used before is refused by raising; every other end is an `End`."""
-        refusal = self._refusals.get(key)
-        if key in self._seen:
-            raise refusal or QueryFailure(
-                409, "this query id was used before; draw a new one, with new masks", None, "repeated"
-            )
-        self._seen.add(key)
-        refusal = refusal or self._overfull(now, client)
+        self.claim(key)
+        refusal = self._refusals.get(key) or self._overfull(now, client)
         if refusal is not None:
             self._refuse(key, refusal)
         else:
@@ -142,6 +137,13 @@ class Machine(ABC):
             self._held[client] += 1
             self._half_arrived(now, key)
         return self._commands()
+
+    def claim(self, key: str) -> None:
+        """A key may be used once; raises QueryFailure when it was."""
+        if key in self._seen:
+            message = "this query id was used before; draw a new one, with new masks"
+            raise self._refusals.get(key) or QueryFailure(409, message, None, "repeated")
+        self._seen.add(key)
 
     def withdrawn(self, key: str) -> list[Command]:
         """The client gave up; a half that runs already runs on, one still on its way will be refused."""

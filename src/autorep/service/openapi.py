@@ -116,9 +116,9 @@ def _post() -> dict[str, Any]:
         404: "Program not served here",
         408: "Body did not arrive in time",
         409: "Query id used before",
-        413: "Body longer than a share of one image",
+        413: "Body longer than shares of 32 images",
         415: "Body is not application/octet-stream",
-        422: "Body shorter than a share of one image",
+        422: "Body is not a whole number of shares of images",
         424: "The other half of the query did not arrive, or was withdrawn",
         429: "More queries a second than this client may send",
         502: "The other server failed during the query",
@@ -129,7 +129,8 @@ def _post() -> dict[str, Any]:
         responses.update(_refused(status, text))
     return {
         "summary": "One half of a query",
-        "description": "The body is one additive share of the fixed-point image: little-endian 64-bit words. The call "
+        "description": "The body is one additive share of the fixed-point image: little-endian 64-bit words; shares of "
+        "up to 32 images may follow each other. Where some fail, `Autorep-Statuses` has a status for each. The call "
         "returns when the other half has arrived at the other server and both have computed.",
         "security": [{"token": []}, {}],
         "requestBody": {"required": True, "content": binary},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,14 +12,14 @@ from typing import Any
 
 import httpx
 
-from autorep.errors import AutorepError, ConfigError
+from autorep.errors import AutorepError, CertificateError, ConfigError, PeerAbort
 from autorep.mpc.tls import client_context
 from autorep.mpc.transport import handshake
 from autorep.mpc.transport_tcp import connect
 from autorep.program.files import load_public, program_hash
-from autorep.service.client import authority, https_only
 from autorep.service.dealer_link import DEALER_HELLO
 from autorep.service.messages import parse_address, receive_message, send_message
+from autorep.service.web import authority, https_only
 
 
 @dataclass(frozen=True)
@@ -53,43 +54,52 @@ def check_links(
     return results
 
 
+class _Problem(AutorepError):
+    """A link that works as a link, with something wrong at its other end."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 def _timed(name: str, check: Callable[[], str]) -> LinkState:
     started = time.perf_counter()
     try:
         text, ok, kind = check(), True, "ok"
-    except (AutorepError, httpx.HTTPError) as error:
+    except (AutorepError, httpx.HTTPError, ValueError, KeyError) as error:
         text, ok, kind = str(error) or type(error).__name__, False, _kind(error)
     return LinkState(name, ok, kind, text, time.perf_counter() - started)
 
 
-def _kind(error: Exception) -> str:
-    """One word for what is wrong."""
-    text = str(error).lower()
-    if isinstance(error, httpx.TimeoutException) or "no answer within" in text or "no tls handshake" in text:
-        return "timeout"
-    if "certificate" in text or "tls handshake" in text or "ssl" in text:
-        return "certificate"
-    if "program" in text:
-        return "program"
-    if "protocol" in text or "release" in text:
-        return "version"
-    if "refused" in text or "cannot connect" in text:
-        return "refused"
-    return "not ready"
+def _kind(error: BaseException) -> str:
+    """One word for what is wrong, from the types of the error and of what caused it."""
+    if isinstance(error, _Problem):
+        return error.kind
+    causes = [error]
+    while (deeper := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(deeper)
+    for kind, types in (
+        ("timeout", (TimeoutError, httpx.TimeoutException)),
+        ("certificate", (ssl.SSLError, CertificateError)),
+        ("refused", (OSError, httpx.ConnectError)),
+    ):
+        if any(isinstance(cause, types) for cause in causes):
+            return kind
+    return "version"  # somebody answered, in words this release does not understand
 
 
 def _server(keys: Path, index: int, url: str, program: str | None, timeout: float) -> str:
     with httpx.Client(base_url=url, verify=authority(keys / "ca.pem"), timeout=timeout) as web:
         party = web.get("/v1/deployment").json().get("party")
         if party != index:
-            raise ConfigError(f"this is server {party}, not {index}; swap the addresses")
+            raise _Problem("swapped", f"this is server {party}, not {index}; swap the addresses")
         served = [entry["program"] for entry in web.get("/v1/programs").json()["programs"]]
         if program is not None and program not in served:
-            raise ConfigError(f"serves another program ({served[0][:16]}…) than the one named ({program[:16]}…)")
+            raise _Problem("program", f"serves program {served[0][:16]}…, not the one named ({program[:16]}…)")
         ready = web.get("/readyz")
     if ready.status_code != 200:
         problems = {name: state["problems"] for name, state in ready.json()["programs"].items()}
-        raise ConfigError(f"runs, but is not ready: {problems}")
+        raise _Problem("not ready", f"runs, but is not ready: {problems}")
     return f"ready, {len(served)} program(s)"
 
 
@@ -101,6 +111,8 @@ def _peer(keys: Path, address: str, program: str | None, timeout: float) -> str:
     try:
         send_message(transport, {"kind": "probe", "program": program})
         state = receive_message(transport)
+    except PeerAbort as error:  # the one thing it does not like about a probe
+        raise _Problem("program", str(error)) from None
     finally:
         transport.close()
     return f"party 0 serves this program; {state.get('state', '')}"

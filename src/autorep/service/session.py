@@ -294,29 +294,45 @@ class Session(ABC):
 
     # ------------------------------------------------------------------ queries, from the API
 
-    async def submit(self, client: str, query_id: str, share: np.ndarray, payer: str | None = None) -> Answer:
-        """Hand in one half of a query and wait for this server's share of the answer.
+    async def submit(
+        self, client: str, query_id: str, shares: list[np.ndarray], payer: str | None = None
+    ) -> list[Answer | QueryFailure]:
+        """Hand in one half of a query, of one image or several, and wait for this server's shares of the answers.
 
-        `payer` is whose place in the queue it takes: the client, unless clients have no names here.
+        Each image is a query of its own for the servers, with a kit of its own, and may fail alone.
+        `payer` is whose place in the queue they take: the client, unless clients have no names here.
         """
-        key, now = f"{client}:{query_id}", time.monotonic()
+        key = f"{client}:{query_id}"
+        if len(shares) == 1:
+            keys = [key]
+        else:
+            self.machine.claim(key)
+            keys = [f"{key}.{number}" for number in range(len(shares))]
+        futures = [self._take_in(payer or client, each, share) for each, share in zip(keys, shares)]
         try:
-            commands = self.machine.arrived(now, payer or client, key)
-        except QueryFailure as failure:
-            self.metrics.failed(failure)
-            raise
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        finally:
+            for each, future in zip(keys, futures):
+                if future.cancelled():
+                    self.happen(self.machine.withdrawn, each)
+        for outcome in outcomes:
+            if not isinstance(outcome, Answer | QueryFailure):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, Answer | QueryFailure)]
+
+    def _take_in(self, payer: str, key: str, share: np.ndarray) -> asyncio.Future[Answer]:
+        now = time.monotonic()
+        commands = self.machine.arrived(now, payer, key)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._queries[key] = _Query(share, future, now)
         self._perform(commands)
-        try:
-            return await future
-        finally:
-            if future.cancelled():
-                self.happen(self.machine.withdrawn, key)
+        return future
 
     def withdraw(self, client: str, query_id: str) -> None:
         """Give up one half that does not run yet, and refuse it should it still be on its way."""
-        self.happen(self.machine.withdrawn, f"{client}:{query_id}")
+        key = f"{client}:{query_id}"
+        for each in [key, *(each for each in self._queries if each.startswith(f"{key}."))]:
+            self.happen(self.machine.withdrawn, each)
 
     def turned_away(self, client: str, query_id: str, failure: QueryFailure) -> None:
         """One half was refused before it got here; the other one need not wait for it."""

@@ -12,6 +12,7 @@ import numpy as np
 from autorep.program.ir import decode, encode_input
 
 CONTENT_TYPE = "application/octet-stream"
+IMAGES_PER_QUERY = 32  # at most
 QUERY_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -41,9 +42,9 @@ def body_bytes(shape: tuple[int, ...]) -> int:
     return 8 * math.prod(shape)
 
 
-def read_body(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """A posted share as a batch of one."""
-    return np.frombuffer(body, "<u8").astype(np.uint64).reshape(1, *shape)
+def read_body(body: bytes, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Posted shares, each as a batch of one."""
+    return list(np.frombuffer(body, "<u8").astype(np.uint64).reshape(-1, 1, *shape))
 
 
 def write_body(share: np.ndarray) -> bytes:

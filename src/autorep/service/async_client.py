@@ -1,0 +1,204 @@
+"""The client's work, as coroutines: splits images into shares, asks both servers, adds the answers.
+
+>>> async with AsyncClient([url0, url1], token="…", ca="ca.pem") as client:                      # doctest: +SKIP
+...     (answer,) = await client.predict(images)
+
+A query that failed is asked again under a new id and with new masks: a mask used twice would reveal the difference of
+two images.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from autorep.errors import ConfigError, HandshakeError, ProtocolError
+from autorep.service.answers import Description, Part, Prediction, prediction
+from autorep.service.shares import new_query_id, split
+from autorep.service.tokens import server_token
+from autorep.service.web import Refused, authority, connections, get, post, withdraw
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
+Outcome = Prediction | ProtocolError
+
+
+class AsyncClient:
+    """Asks a pair of servers; for one event loop, and an async context manager.
+
+    Args:
+        servers: URLs of server 0 and server 1.
+        token: this client's token, when the servers want one; each server is sent another derivate of it.
+        ca: certificate authority of the servers (PEM file), when it is a private one.
+        program: hash of the program to use, when the servers run several.
+        timeout: seconds to wait for one answer.
+        concurrency: queries in flight at the same time.
+        images_per_query: images sent under one query id.
+        patience: seconds during which a refused query is asked again before giving up.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        token: str | None = None,
+        ca: str | Path | None = None,
+        program: str | None = None,
+        timeout: float = 60.0,
+        concurrency: int = 4,
+        images_per_query: int = 4,
+        patience: float = 60.0,
+    ) -> None:
+        if len(servers) != 2:
+            raise ConfigError(f"client: {len(servers)} servers given; exactly two are needed, server 0 first")
+        self._patience, self._wanted = patience, program
+        self._concurrency, self._group = concurrency, images_per_query
+        trusted = authority(ca)
+        tokens = [None if token is None else server_token(token, index) for index in (0, 1)]
+        self._servers = [
+            connections(url, own, trusted, timeout, concurrency) for url, own in zip(servers, tokens, strict=True)
+        ]
+        self._description: Description | None = None
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for server in self._servers:
+            await server.aclose()
+
+    async def description(self) -> Description:
+        """The program, as both servers describe it; raises HandshakeError where they differ."""
+        if self._description is None:
+            self._description = await self._describe()
+        return self._description
+
+    @overload
+    async def predict(
+        self, images: Any, *, top: int = 3, progress: bool = False, errors: Literal["raise"] = "raise"
+    ) -> list[Prediction]: ...
+
+    @overload
+    async def predict(
+        self, images: Any, *, top: int = 3, progress: bool = False, errors: Literal["keep"]
+    ) -> list[Outcome]: ...
+
+    async def predict(
+        self, images: Any, *, top: int = 3, progress: bool = False, errors: Literal["raise", "keep"] = "raise"
+    ) -> list[Any]:
+        """Classify pictures: paths or Pillow images, or an array (N, *input shape) of uint8 levels or floats in [0, 1].
+
+        Pictures are prepared as the model's owner says (`Description.preprocessing`). An image that fails does not cost
+        the others theirs: with errors="keep" its error stands in its place, else the first error is raised at the end.
+        """
+        description = await self.description()
+        outcomes = await self._predict(description.pixels(images), description, top, progress)
+        for outcome in outcomes:
+            if isinstance(outcome, ProtocolError) and errors == "raise":
+                raise outcome
+        return outcomes
+
+    async def _describe(self) -> Description:
+        found = []
+        for index, server in enumerate(self._servers):
+            answer = await get(server, "/v1/deployment")
+            if answer.get("party") != index:
+                raise HandshakeError(
+                    f"{server.base_url} is server {answer.get('party')}, not {index}; swap the two URLs"
+                )
+            programs = (await get(server, "/v1/programs"))["programs"]
+            found.append({entry["program"]: entry for entry in programs})
+        both = sorted(found[0].keys() & found[1].keys())
+        choices = [name for name in both if self._wanted is None or name.startswith(self._wanted)]
+        if len(choices) != 1:
+            listed = ", ".join(both) or "none"
+            wanted = "one" if self._wanted is None else repr(self._wanted)
+            raise HandshakeError(f"cannot choose a program ({wanted} wanted); both servers run: {listed}")
+        entry = found[0][choices[0]]
+        if entry != found[1][choices[0]]:
+            raise HandshakeError("the two servers describe the program differently; one of them is not to be trusted")
+        return Description(
+            program=entry["program"],
+            input_shape=tuple(entry["input"]["shape"]),
+            input_frac=entry["input"]["frac"],
+            output_bits=entry["output"]["bits"],
+            output_frac=entry["output"]["frac"],
+            info=entry["info"],
+        )
+
+    async def _predict(self, images: np.ndarray, description: Description, top: int, progress: bool) -> list[Outcome]:
+        from tqdm import tqdm
+
+        gate = asyncio.Semaphore(self._concurrency)
+        size = max(1, min(self._group, -(-len(images) // self._concurrency)))
+        with tqdm(total=len(images), desc="private inference", unit="image", disable=not progress) as bar:
+
+            async def group(start: int) -> list[Outcome]:
+                async with gate:
+                    outcomes = await self._group_of(images[start : start + size], description, top)
+                bar.update(len(outcomes))
+                return outcomes
+
+            groups = await asyncio.gather(*(group(start) for start in range(0, len(images), size)))
+        return [outcome for outcomes in groups for outcome in outcomes]
+
+    async def _group_of(self, images: np.ndarray, description: Description, top: int) -> list[Outcome]:
+        """Ask until every image is answered or hopeless, each time with a new id and new masks."""
+        started = time.perf_counter()
+        outcomes: dict[int, Outcome] = {}
+        wait, attempt = _FIRST_WAIT, 0
+        while missing := [number for number in range(len(images)) if number not in outcomes]:
+            attempt += 1
+            pause = 0.0
+            for number, parts in zip(missing, await self._ask(images[missing], description)):
+                seconds = time.perf_counter() - started
+                if isinstance(parts, list):
+                    outcomes[number] = prediction(parts, description, top, seconds, attempt)
+                elif not parts.passing or seconds > self._patience:
+                    outcomes[number] = ProtocolError(f"{parts} (asked {attempt} times)")
+                else:
+                    pause = max(pause, parts.retry_after, wait)
+            if pause:
+                await asyncio.sleep(pause * random.uniform(1.0, 1.5))  # or all who were refused come back at once
+                wait = min(2 * wait, _LONGEST_WAIT)
+        return [outcomes[number] for number in range(len(images))]
+
+    async def _ask(self, images: np.ndarray, description: Description) -> Sequence[list[Part] | Refused]:
+        """One query: a fresh id, fresh masks, both halves at once; when one is refused the other is withdrawn.
+
+        Withdrawing is a request of its own: a cancelled request would cost its connection.
+        """
+        path = f"/v1/programs/{description.program}/queries/{new_query_id()}"
+        bodies, count = split(images, description.input_frac, description.info.get("input_range")), len(images)
+        tasks = [asyncio.create_task(post(server, path, body, count)) for server, body in zip(self._servers, bodies)]
+        try:
+            finished, unfinished = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in unfinished:
+                await withdraw(self._servers[tasks.index(task)], path)
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # cancelled: nobody waits for these any more
+            for task in tasks:
+                task.cancel()
+        refusals = [task.exception() for task in finished] + list(answers)  # the first one is the cause
+        for refusal in refusals:
+            if isinstance(refusal, Refused):
+                return count * [refusal]
+            if isinstance(refusal, BaseException):
+                raise refusal
+        first, second = (answer for answer in answers if isinstance(answer, list))
+        return [_joined(one, other) for one, other in zip(first, second)]
+
+
+def _joined(one: Part | Refused, other: Part | Refused) -> list[Part] | Refused:
+    if isinstance(one, Refused):
+        return one
+    return other if isinstance(other, Refused) else [one, other]

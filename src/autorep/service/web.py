@@ -1,0 +1,123 @@
+"""How a client talks to one server over HTTPS; every failure becomes a `Refused` or one of the project's errors."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from autorep.errors import ConfigError, HandshakeError, ProtocolError
+from autorep.service.answers import Part
+from autorep.service.shares import CONTENT_TYPE
+
+_REST = 60.0  # seconds a connection is kept for the next query; servers keep it a little longer
+
+
+class Refused(Exception):
+    """A server did not answer: status as in HTTP (503 when it was not reached), and seconds to wait."""
+
+    def __init__(self, status: int, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same image, asked anew, may well be answered."""
+        return self.status in (424, 429, 502, 503)
+
+
+def connections(url: str, token: str | None, trusted: ssl.SSLContext, timeout: float, count: int) -> httpx.AsyncClient:
+    """Up to `count` connections to one server."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    limits = httpx.Limits(max_connections=2 * count, max_keepalive_connections=count, keepalive_expiry=_REST)
+    return httpx.AsyncClient(
+        base_url=https_only(url, "client"), headers=headers, verify=trusted, timeout=timeout, limits=limits
+    )
+
+
+async def post(server: httpx.AsyncClient, path: str, body: bytes, images: int) -> list[Part | Refused]:
+    """Send this server's shares of some images under one query id; one outcome for each."""
+    try:
+        response = await server.post(path, content=body, headers={"Content-Type": CONTENT_TYPE})
+    except httpx.HTTPError as error:
+        raise Refused(503, f"{server.base_url}: {_reason(error)}") from None
+    wait = response.headers.get("retry-after", "0")
+    seconds = float(wait) if wait.isdigit() else 0.0
+    if response.status_code != 200:
+        message = f"{server.base_url}: {response.status_code}: {_explanation(response)}"
+        raise Refused(response.status_code, message, seconds)
+
+    def header(name: str, default: str) -> list[str]:
+        values = response.headers.get(f"autorep-{name}", "").split(",")
+        return values if len(values) == images else images * [default]
+
+    size = len(response.content) // images
+    facts = zip(header("seconds", "0"), header("sent-bytes", "0"), header("rounds", "0"), header("offline-bytes", "0"))
+    outcomes: list[Part | Refused] = []
+    for number, (status, fact) in enumerate(zip(header("statuses", "200"), facts)):
+        if status == "200":
+            share = response.content[number * size : (number + 1) * size]
+            outcomes.append(Part(share, float(fact[0]), int(fact[1]), int(fact[2]), int(fact[3])))
+        else:
+            message = f"{server.base_url}: {status}: image {number + 1} of {images} was not answered"
+            outcomes.append(Refused(int(status), message, seconds))
+    return outcomes
+
+
+async def withdraw(server: httpx.AsyncClient, path: str) -> None:
+    """Give up one half; where that fails too, it expires by itself."""
+    with contextlib.suppress(httpx.HTTPError):
+        await server.delete(path)
+
+
+async def get(server: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    """A public fact."""
+    try:
+        response = await server.get(path)
+        response.raise_for_status()
+        return response.json()
+    except httpx.HTTPError as error:
+        raise ProtocolError(f"{server.base_url}: {_reason(error)}") from None
+    except ValueError:
+        raise HandshakeError(f"{server.base_url}: this is not an autorep server") from None
+
+
+def authority(ca: str | Path | None) -> ssl.SSLContext:
+    """What to trust: the given authority, or the system's."""
+    if ca is None:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{ca}: cannot read the certificate authority ({error})") from None
+
+
+def https_only(url: str, where: str) -> str:
+    """A server's address, which must be encrypted: a share in clear beside the other one is the image."""
+    if not url.lower().startswith("https://"):
+        raise ConfigError(f"{where}: {url!r} is not an https:// address; shares are never sent in clear")
+    return url
+
+
+def _explanation(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return "no explanation given"
+
+
+def _reason(error: httpx.HTTPError) -> str:
+    text = str(error) or type(error).__name__
+    if isinstance(_cause(error), ssl.SSLCertVerificationError):
+        return f"certificate refused ({text}); give the servers' authority with ca="
+    return f"{text}; check that the server runs and that the address is right"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What lies at the bottom of an error."""
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return error
