@@ -59,8 +59,8 @@ def test_several_images_travel_in_one_query(
 def test_failed_image_does_not_lose_the_others(
     client: Client, program: Program, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def spoil(server: httpx.AsyncClient, path: str, body: bytes, count: int) -> list[Any]:
-        parts = await post(server, path, body, count)
+    async def spoil(server: httpx.AsyncClient, path: str, body: bytes, count: int, pair: Any) -> list[Any]:
+        parts = await post(server, path, body, count, pair)
         return [Refused(422, "spoilt") if number == 1 else part for number, part in enumerate(parts)]
 
     monkeypatch.setattr(async_client, "post", spoil)
@@ -77,8 +77,8 @@ def test_image_that_failed_for_a_moment_is_asked_again(
 ) -> None:
     asked: list[int] = []
 
-    async def stumble(server: httpx.AsyncClient, path: str, body: bytes, count: int) -> list[Any]:
-        parts = await post(server, path, body, count)
+    async def stumble(server: httpx.AsyncClient, path: str, body: bytes, count: int, pair: Any) -> list[Any]:
+        parts = await post(server, path, body, count, pair)
         asked.append(count)
         return [Refused(503, "busy", 0.0), *parts[1:]] if len(asked) <= 2 else parts
 
@@ -118,7 +118,11 @@ def test_refused_clients_come_back_at_different_times(monkeypatch: pytest.Monkey
     async def refuse(self: AsyncClient, images: np.ndarray, description: Any) -> list[Refused]:
         return [Refused(503, "full", 4.0)] if len(pauses) < 30 else [Refused(400, "enough")]
 
+    async def stay(self: AsyncClient) -> None:
+        """No other pair."""
+
     monkeypatch.setattr(async_client.asyncio, "sleep", nap)
+    monkeypatch.setattr(AsyncClient, "_choose_pair", stay)
     monkeypatch.setattr(AsyncClient, "_ask", refuse)
     client = AsyncClient(["https://a", "https://b"])
     (outcome,) = asyncio.run(client._group_of(np.zeros((1, 1)), None, 1))  # type: ignore[arg-type]

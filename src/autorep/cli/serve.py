@@ -159,7 +159,7 @@ class Serve:
     dealer: str | None = None
     """HOST:PORT of the dealer; leave out to use only what `autorep import` moved into the store."""
     pair: str = "default"
-    """Name of this pair of servers at the dealer."""
+    """Public name of this pair of servers, at the dealer and for balancers in front of several pairs."""
     tokens: Path | None = None
     """JSON file of client names and token hashes; default: tokens.json beside the certificate."""
     open: bool = False
@@ -204,12 +204,12 @@ class Serve:
     def run(self) -> int:
         use_threads(self.threads)
         from autorep.service.api import ApiSettings
-        from autorep.service.client import https_only
         from autorep.service.door import DoorSettings
         from autorep.service.logs import setup_logging
         from autorep.service.messages import parse_address
         from autorep.service.queries import SessionSettings
         from autorep.service.server import Server, ServerSettings
+        from autorep.service.web import https_only
 
         session = SessionSettings(
             lanes=self.lanes,
@@ -223,7 +223,7 @@ class Serve:
         )
         for url in self.urls:
             https_only(url, "--urls")
-        api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins, self.proxies)
+        api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins, self.proxies, self.pair)
         settings = ServerSettings(
             party=self.party,
             listen=parse_address(self.listen, "--listen"),

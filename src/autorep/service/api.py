@@ -53,6 +53,7 @@ class ApiSettings:
         burst: queries a client may send at once before the rate counts.
         servers: public URLs of server 0 and server 1, which the browser page posts to.
         origins: further web origins whose pages may post here.
+        pair: name of this pair of servers; a balancer sends what bears it to them.
         proxies: addresses of reverse proxies whose X-Forwarded-For is believed.
     """
 
@@ -62,6 +63,7 @@ class ApiSettings:
     servers: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
+    pair: str = "default"
 
 
 class Api:
@@ -105,7 +107,7 @@ class Api:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["Authorization", "Autorep-Pair", "Content-Type"],
             expose_headers=[*_EXPOSED, "Autorep-Offline-Bytes"],
             max_age=600,
         )
@@ -264,7 +266,9 @@ class Api:
 
     async def deployment(self, request: Request) -> Response:
         """Which server this is, and where both are."""
-        return JSONResponse({"party": self._party, "servers": list(self._settings.servers)})
+        ready = all(_readiness(session)["ready"] for session in self._sessions.values())
+        facts = {"party": self._party, "servers": list(self._settings.servers)}
+        return JSONResponse({**facts, "pair": self._settings.pair, "ready": ready})
 
     async def programs(self, request: Request) -> Response:
         """Every program served here."""

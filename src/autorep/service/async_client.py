@@ -10,6 +10,7 @@ two images.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from autorep.service.tokens import server_token
 from autorep.service.web import Refused, authority, connections, get, post, withdraw
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
+_PAIRS_TRIED = 4
 Outcome = Prediction | ProtocolError
 
 
@@ -64,6 +66,7 @@ class AsyncClient:
             connections(url, own, trusted, timeout, concurrency) for url, own in zip(servers, tokens, strict=True)
         ]
         self._description: Description | None = None
+        self._pair: str | None = None
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -109,13 +112,14 @@ class AsyncClient:
 
     async def _describe(self) -> Description:
         found = []
+        await self._choose_pair()
         for index, server in enumerate(self._servers):
-            answer = await get(server, "/v1/deployment")
+            answer = await get(server, "/v1/deployment", self._pair)
             if answer.get("party") != index:
                 raise HandshakeError(
                     f"{server.base_url} is server {answer.get('party')}, not {index}; swap the two URLs"
                 )
-            programs = (await get(server, "/v1/programs"))["programs"]
+            programs = (await get(server, "/v1/programs", self._pair))["programs"]
             found.append({entry["program"]: entry for entry in programs})
         both = sorted(found[0].keys() & found[1].keys())
         choices = [name for name in both if self._wanted is None or name.startswith(self._wanted)]
@@ -134,6 +138,17 @@ class AsyncClient:
             output_frac=entry["output"]["frac"],
             info=entry["info"],
         )
+
+    async def _choose_pair(self) -> None:
+        """Stay with one pair of servers: behind balancers both halves must reach the same one.
+
+        A request without a pair's name goes to any; one that is ready is taken.
+        """
+        for _ in range(_PAIRS_TRIED):
+            answer = await get(self._servers[0], "/v1/deployment")
+            self._pair = answer.get("pair")
+            if answer.get("ready", True):
+                return
 
     async def _predict(self, images: np.ndarray, description: Description, top: int, progress: bool) -> list[Outcome]:
         from tqdm import tqdm
@@ -170,6 +185,8 @@ class AsyncClient:
             if pause:
                 await asyncio.sleep(pause * random.uniform(1.0, 1.5))  # or all who were refused come back at once
                 wait = min(2 * wait, _LONGEST_WAIT)
+                with contextlib.suppress(ProtocolError):  # server 0 is away: the next attempt will say so
+                    await self._choose_pair()
         return [outcomes[number] for number in range(len(images))]
 
     async def _ask(self, images: np.ndarray, description: Description) -> Sequence[list[Part] | Refused]:
@@ -178,12 +195,15 @@ class AsyncClient:
         Withdrawing is a request of its own: a cancelled request would cost its connection.
         """
         path = f"/v1/programs/{description.program}/queries/{new_query_id()}"
-        bodies, count = split(images, description.input_frac, description.info.get("input_range")), len(images)
-        tasks = [asyncio.create_task(post(server, path, body, count)) for server, body in zip(self._servers, bodies)]
+        shares = split(images, description.input_frac, description.info.get("input_range"))
+        count, pair = len(images), self._pair
+        tasks = [
+            asyncio.create_task(post(server, path, body, count, pair)) for server, body in zip(self._servers, shares)
+        ]
         try:
             finished, unfinished = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in unfinished:
-                await withdraw(self._servers[tasks.index(task)], path)
+                await withdraw(self._servers[tasks.index(task)], path, pair)
             answers = await asyncio.gather(*tasks, return_exceptions=True)
         finally:  # cancelled: nobody waits for these any more
             for task in tasks:

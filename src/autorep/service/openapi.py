@@ -20,9 +20,10 @@ def document() -> dict[str, Any]:
         "paths": {
             "/healthz": {"get": _get("The process runs", _object(status=_STRING, party=_INTEGER))},
             "/readyz": {"get": _ready()},
+            "/readyz/{program}": {"parameters": [_PROGRAM_HASH], "get": _ready_program()},
             "/metrics": {"get": _metrics()},
             "/openapi.json": {"get": _get("This document", {"type": "object"})},
-            "/v1/deployment": {"get": _get("Which server this is", _object(party=_INTEGER, servers=_array(_STRING)))},
+            "/v1/deployment": {"get": _get("Which server this is", _DEPLOYMENT)},
             "/v1/programs": {"get": _get("Programs served here", _object(programs=_array(_PROGRAM)))},
             "/v1/programs/{program}": {"parameters": [_PROGRAM_HASH], "get": _one_program()},
             "/v1/programs/{program}/queries/{query}": {
@@ -61,6 +62,7 @@ def _get(summary: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 _REFUSAL = _object(status=_INTEGER, message=_STRING, retry_with_new_masks={"type": "boolean"})
 _TENSOR = _object(shape=_array(_INTEGER), frac=_INTEGER, bits=_INTEGER)
+_DEPLOYMENT = _object(party=_INTEGER, servers=_array(_STRING), pair=_STRING, ready={"type": "boolean"})
 _PROGRAM = _object(
     program=_STRING, model_id=_STRING, input=_TENSOR, output=_TENSOR, relus=_INTEGER, info={"type": "object"}
 )
@@ -94,6 +96,14 @@ def _ready() -> dict[str, Any]:
     schema = _object(ready={"type": "boolean"}, programs={"type": "object"})
     operation = _get("Every program would answer a query now", schema)
     operation["responses"]["503"] = {"description": "Some program would not", "content": _json(schema)}
+    return operation
+
+
+def _ready_program() -> dict[str, Any]:
+    schema = _object(ready={"type": "boolean"}, problems={"type": "object"}, kits=_INTEGER)
+    operation = _get("This program would answer a query now", schema)
+    operation["responses"]["503"] = {"description": "It would not", "content": _json(schema)}
+    operation["responses"].update(_refused(404, "Not served here"))
     return operation
 
 

@@ -38,10 +38,12 @@ def connections(url: str, token: str | None, trusted: ssl.SSLContext, timeout: f
     )
 
 
-async def post(server: httpx.AsyncClient, path: str, body: bytes, images: int) -> list[Part | Refused]:
+async def post(
+    server: httpx.AsyncClient, path: str, body: bytes, images: int, pair: str | None = None
+) -> list[Part | Refused]:
     """Send this server's shares of some images under one query id; one outcome for each."""
     try:
-        response = await server.post(path, content=body, headers={"Content-Type": CONTENT_TYPE})
+        response = await server.post(path, content=body, headers={"Content-Type": CONTENT_TYPE, **_to(pair)})
     except httpx.HTTPError as error:
         raise Refused(503, f"{server.base_url}: {_reason(error)}") from None
     wait = response.headers.get("retry-after", "0")
@@ -51,7 +53,7 @@ async def post(server: httpx.AsyncClient, path: str, body: bytes, images: int) -
         raise Refused(response.status_code, message, seconds)
 
     def header(name: str, default: str) -> list[str]:
-        values = response.headers.get(f"autorep-{name}", "").split(",")
+        values = response.headers.get(f"autorep-{name}", default).split(",")
         return values if len(values) == images else images * [default]
 
     size = len(response.content) // images
@@ -67,16 +69,16 @@ async def post(server: httpx.AsyncClient, path: str, body: bytes, images: int) -
     return outcomes
 
 
-async def withdraw(server: httpx.AsyncClient, path: str) -> None:
+async def withdraw(server: httpx.AsyncClient, path: str, pair: str | None = None) -> None:
     """Give up one half; where that fails too, it expires by itself."""
     with contextlib.suppress(httpx.HTTPError):
-        await server.delete(path)
+        await server.delete(path, headers=_to(pair))
 
 
-async def get(server: httpx.AsyncClient, path: str) -> dict[str, Any]:
+async def get(server: httpx.AsyncClient, path: str, pair: str | None = None) -> dict[str, Any]:
     """A public fact."""
     try:
-        response = await server.get(path)
+        response = await server.get(path, headers=_to(pair))
         response.raise_for_status()
         return response.json()
     except httpx.HTTPError as error:
@@ -100,6 +102,11 @@ def https_only(url: str, where: str) -> str:
     if not url.lower().startswith("https://"):
         raise ConfigError(f"{where}: {url!r} is not an https:// address; shares are never sent in clear")
     return url
+
+
+def _to(pair: str | None) -> dict[str, str]:
+    """Tells a balancer which pair of servers this request belongs to."""
+    return {} if pair is None else {"Autorep-Pair": pair}
 
 
 def _explanation(response: httpx.Response) -> str:
