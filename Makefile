@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.autorep-setup-dev
 INPUTS := pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/autorep/_native/cpp/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak clean
+.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak chaos clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ figures: setup  ## draw the report, and the figures that the README and docs sho
 
 soak: setup-dev  ## thousands of queries from several clients, every answer checked (10 minutes)
 	$(BIN)/python tests/service/soak.py
+
+chaos: setup-dev  ## every fault of an operator's life under load, seeded (10 minutes)
+	PYTHONPATH=. $(BIN)/python tests/service/chaos.py
 
 clean:  ## remove everything that was built or written
 	rm -rf $(VENV) build dist demo-output report .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from autorep.errors import ConfigError, HandshakeError, ProtocolError
+from autorep.errors import ConfigError, HandshakeError, ProtocolError, RangeError
 from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
@@ -46,9 +46,13 @@ def test_private_answers_equal_the_fixed_point_program(client: Client, program: 
     assert all(answer.in_range for answer in answers)
 
 
-def test_an_answer_beyond_the_calibrated_range_is_marked(client: Client, images: np.ndarray) -> None:
+def test_image_out_of_range_is_refused_and_an_answer_out_of_range_is_marked(client: Client, images: np.ndarray) -> None:
+    both = np.stack([images[0], 20 * images[0]])
+    with pytest.raises(RangeError, match="outside the range"):
+        client.predict(both)
+    client.description.info.pop("input_range")  # a client that does not look
     limit = client.description.output_limit
-    near, far = client.predict(np.stack([images[0], 20 * images[0]]))
+    near, far = client.predict(both)
     assert (near.in_range, far.in_range) == (True, False)
     assert np.abs(near.logits).max() <= limit < np.abs(far.logits).max()
 

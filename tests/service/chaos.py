@@ -1,0 +1,181 @@
+"""Chaos: every fault an operator may meet, injected at random moments under load, for a bounded time.
+
+Run with `make chaos` (ten minutes), or `python tests/service/chaos.py --seconds 60 --seed 1`; the seed fixes the order.
+It passes when no answer was wrong, no query ended without answer or error, no kit was used twice, and the service was
+back within ten seconds after every fault was over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from autorep.program.ir import Program
+from autorep.service.local import LocalDeployment
+from autorep.service.web import authority
+from tests.service.conftest import small_program
+from tests.service.flood import Flood
+from tests.service.test_faults import Load, kits_used
+
+RECOVERY = 10.0
+OPTIONS = ("--timeout", "4", "--half-expiry", "2")
+
+
+class Chaos:
+    """A deployment under load, and the faults it must live through; each leaves everything mended behind."""
+
+    def __init__(self, deployment: LocalDeployment, seed: int) -> None:
+        self._deployment, self._random = deployment, random.Random(seed)
+        self.faults: dict[str, Callable[[], None]] = {
+            "kill server 0": lambda: self._kill("party0"),
+            "kill server 1": lambda: self._kill("party1"),
+            "kill the dealer": lambda: self._kill("dealer"),
+            "stop and start server 0": lambda: self._restart("party0"),
+            "stop and start server 1": lambda: self._restart("party1"),
+            "freeze server 0": lambda: self._freeze("party0"),
+            "freeze server 1": lambda: self._freeze("party1"),
+            "reload": self._reload,
+            "flip bits in kits": self._flip,
+            "delete kits": self._delete,
+            "no room for kits": self._no_room,
+            "empty the bundle": self._empty_bundle,
+            "flood": self._flood,
+        }
+
+    def order(self) -> list[str]:
+        """All faults once, in random order."""
+        names = sorted(self.faults)
+        self._random.shuffle(names)
+        return names
+
+    def _role(self) -> str:
+        return self._random.choice(["party0", "party1"])
+
+    def _kill(self, role: str) -> None:
+        self._deployment.kill(role)
+        time.sleep(self._random.uniform(0.0, 1.0))
+        self._deployment.start(role)
+
+    def _restart(self, role: str) -> None:
+        process = self._deployment.processes[role]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, f"{role} did not stop cleanly"
+        self._deployment.start(role)
+
+    def _freeze(self, role: str) -> None:
+        process = self._deployment.processes[role]
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(self._random.uniform(1.0, 6.0))
+        process.send_signal(signal.SIGCONT)
+
+    def _reload(self) -> None:
+        for role in ("party0", "party1", "dealer"):
+            self._deployment.processes[role].send_signal(signal.SIGHUP)
+
+    def _kits(self) -> list[Path]:
+        store = self._deployment.folder / f"store{self._role()[-1]}"
+        return list(store.glob("*/ready/*"))
+
+    def _flip(self) -> None:
+        for kit in self._kits():
+            with contextlib.suppress(OSError), open(kit, "r+b") as file:  # some are taken meanwhile
+                place = self._random.randrange(200, max(201, kit.stat().st_size))
+                file.seek(place)
+                byte = file.read(1)
+                file.seek(place)
+                file.write(bytes([(byte[0] if byte else 0) ^ 0x40]))
+
+    def _delete(self) -> None:
+        for kit in self._kits():
+            kit.unlink(missing_ok=True)
+
+    def _no_room(self) -> None:
+        (folder,) = (self._deployment.folder / f"store{self._role()[-1]}").glob("*/incoming")
+        moved = folder.with_name("elsewhere")
+        folder.rename(moved)
+        time.sleep(self._random.uniform(1.0, 3.0))
+        with contextlib.suppress(OSError):
+            if folder.exists():
+                folder.rmdir()
+            moved.rename(folder)
+
+    def _empty_bundle(self) -> None:
+        role = self._role()
+        path = self._deployment.folder / "bundle" / role / "shares.safetensors"
+        good = path.read_bytes()
+        path.write_bytes(b"")
+        try:  # the other server starts anew, so that the shares are read again
+            self._kill("party1" if role == "party0" else "party0")
+            time.sleep(2.0)
+        finally:
+            path.write_bytes(good)
+
+    def _flood(self) -> None:
+        with Flood(int(self._deployment.urls[0].rpartition(":")[2]), idle=1000, slow=100):
+            time.sleep(5.0)
+
+
+def recovered(deployment: LocalDeployment, load: Load, seconds: float) -> float:
+    """Seconds until the servers answer again and say that they are well."""
+    started = time.monotonic()
+    answers = load.answers
+    with httpx.Client(verify=authority(deployment.ca), timeout=5) as web:
+        while time.monotonic() - started < seconds:
+            with contextlib.suppress(httpx.HTTPError):
+                well = all(web.get(f"{url}/healthz").status_code == 200 for url in deployment.urls)
+                if well and load.answers >= answers + 3:
+                    break
+            time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def run(program: Program, folder: Path, seconds: float, seed: int, patience: float) -> dict[str, object]:
+    """Inject faults for so many seconds; returns what happened."""
+    recoveries: dict[str, float] = {}
+    with LocalDeployment(program, prepare=4, options=OPTIONS, folder=folder) as deployment:
+        chaos, deadline, injected = Chaos(deployment, seed), time.monotonic() + seconds, 0
+        with Load(deployment, program) as load:
+            while time.monotonic() < deadline:
+                for name in chaos.order():
+                    if time.monotonic() > deadline:
+                        break
+                    chaos.faults[name]()
+                    injected += 1
+                    took = recovered(deployment, load, max(60.0, patience))
+                    recoveries[name] = round(max(took, recoveries.get(name, 0.0)), 2)
+                    print(f"{name}: back after {took:.1f} s", flush=True)
+        used = {role: kits_used(deployment, role) for role in ("party0", "party1")}
+    reused = sum(len(kits) - len(set(kits)) for kits in used.values())
+    return {
+        "seed": seed, "faults": injected, "answered": load.answers, "refused": len(load.failures),
+        "wrong": load.wrong, "kits_used_twice": reused, "slowest_recovery": recoveries,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--recovery", type=float, default=RECOVERY)
+    settings = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="autorep-chaos-") as folder:
+        result = run(small_program(), Path(folder), settings.seconds, settings.seed, settings.recovery)
+    print(json.dumps(result, indent=1))
+    slow = {name: took for name, took in result["slowest_recovery"].items() if took > settings.recovery}  # type: ignore[attr-defined]
+    good = not result["wrong"] and not result["kits_used_twice"] and not slow
+    print("chaos:", "passed" if good else f"FAILED {slow}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
