@@ -79,7 +79,7 @@ def test_batches_compare_throughput(results: Path) -> None:
 
 def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
     result = {"event": "result", "relus": 12_900, "relus_total": 491_520, "epochs": 12}
-    result |= {"teacher_test_accuracy": 77.5, "test_accuracy": 74.0}
+    result |= {"teacher_test_accuracy": 77.5, "test_accuracy": 74.0, "lost": 2, "lost_of": 47_500}
     for name, event in (("done", result), ("going", {"event": "epoch", "relus": 20_000})):
         run = tmp_path / "training" / name
         run.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
         (run / "settings.json").write_text(json.dumps({"model": "resnet18", "data": "cifar100", "recipe": "autorep"}))
     text = table("training", tmp_path)
     assert text.count("ResNet-18") == 1
-    assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 74.92 % |" in text
+    assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 2 of 47,500 | 74.92 % |" in text
 
 
 def test_zoo_shows_every_model_three_ways(tmp_path: Path) -> None:

@@ -170,12 +170,14 @@ def training(runs: Iterable[TrainingRun]) -> Table:
             run.result["epochs"],
             percent(run.result["teacher_test_accuracy"]),
             percent(run.result["test_accuracy"]),
+            f"{run.result['lost']:,} of {run.result['lost_of']:,}" if "lost" in run.result else "not counted",
             percent(paper_accuracy(run.settings["model"], run.settings["data"], run.result["relus"])),
         )
         for run in sorted(runs, key=place)
     ]
-    head = ("network", "data", "ReLUs kept", "recipe", "epochs", "all ReLUs", "replaced", "paper, 150 epochs (quoted)")
-    return Table(head, rows, "llrrrrrr")
+    counts = ("network", "data", "ReLUs kept", "recipe", "epochs")
+    head = (*counts, "all ReLUs", "replaced", "training images lost", "paper, 150 epochs (quoted)")
+    return Table(head, rows, "llrrrrrrr")
 
 
 def speed(result: Result) -> Table:
