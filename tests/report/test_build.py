@@ -22,7 +22,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
 def test_every_kind_of_source_gets_its_section(built: tuple[Path, dict[str, list[str]]]) -> None:
     expected = {
         "frontier-cifar10",
-        "frontier-cifar100",
+        "published",
         "frontier-latency",
         "breakdown-resnet18-32",
         "peers",
@@ -55,7 +55,7 @@ def test_figures_are_written_as_svg_and_png(built: tuple[Path, dict[str, list[st
     figures = [Path(name) for name in built[1]["figures"]]
     assert {path.suffix for path in figures} == {".svg", ".png"}
     assert all(path.stat().st_size > 1000 for path in figures)
-    assert {path.stem for path in figures} == set(built[1]["sections"])
+    assert {path.stem for path in figures} == set(built[1]["sections"]) - {"published"}  # a table alone
 
 
 def test_every_figure_is_described_for_those_who_cannot_see_it(built: tuple[Path, dict[str, list[str]]]) -> None:
@@ -66,7 +66,17 @@ def test_every_figure_is_described_for_those_who_cannot_see_it(built: tuple[Path
 def test_published_points_are_marked_as_quoted(built: tuple[Path, dict[str, list[str]]]) -> None:
     text = built[0].read_text(encoding="utf-8")
     assert "74.92" in text
-    assert "quoted from the paper's tables, not measured here" in text
+    assert "Quoted from publications" in text
+
+
+def test_a_run_on_own_pictures_stands_beside_no_published_figure(tmp_path: Path) -> None:
+    write_run(tmp_path, "own", data="folder", model="mynet.py:make")
+    sections = build([tmp_path / "own"], tmp_path / "report.html")["sections"]
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "frontier-folder" in sections
+    assert "published" not in sections
+    assert "74.92" not in text
+    assert "CIFAR" not in text
 
 
 def test_throttled_and_batched_runs_do_not_enter_the_breakdown(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     makers: tuple[Callable[[Sources], list[Section]], ...] = (
         _frontier_sections,
         _latency_frontier_sections,
+        _published_sections,
         breakdown_sections,
         peers_sections,
         _layer_sections,
@@ -70,14 +71,15 @@ def _finished(sources: Sources) -> list[TrainingRun]:
 
 
 def _frontier_sections(sources: Sources) -> list[Section]:
-    """Accuracy against ReLUs, one figure per data set."""
+    """Accuracy against ReLUs, one figure per data set; published points of the very networks that we ran."""
     by_data: dict[str, list[TrainingRun]] = defaultdict(list)
     for run in _finished(sources):
         by_data[run.settings.get("data", "unknown")].append(run)
     sections = []
-    for name in (*by_data, *(("cifar100",) if "cifar100" not in by_data else ())):
+    for name, runs in by_data.items():
+        networks = {run.settings["model"] for run in runs}
         ours: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for run in by_data.get(name, []):
+        for run in runs:
             epochs = run.settings.get("epochs", 0)
             length = f"{epochs} epochs" if epochs else "no training"  # runs of one length make one frontier
             network = f"ours: {models.title(run.settings['model'])}"
@@ -90,7 +92,7 @@ def _frontier_sections(sources: Sources) -> list[Section]:
         series = [Series(label, points, ours=True) for label, points in ours.items()]
         quoted: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for point in PUBLISHED:
-            if point.data == name and point.accuracy is not None:
+            if point.data == name and point.network in networks and point.accuracy is not None:
                 method = point.method.replace(" (paper)", "")
                 quoted[f"{method}, {models.title(point.network)}"].append((point.relus, point.accuracy))
         series += [Series(label, points) for label, points in quoted.items()]
@@ -100,8 +102,7 @@ def _frontier_sections(sources: Sources) -> list[Section]:
                 f"frontier-{name}",
                 f"Accuracy against ReLUs: {data.title(name)}",
                 "Up and to the left is better. Networks differ in size, so compare a network with its own all-ReLU "
-                "accuracy. Hollow markers are quoted from the paper's tables, not measured here."
-                + ("" if ours else " No run of ours on this data set is among the sources."),
+                "accuracy." + (" Hollow markers are quoted from publications, not measured here." if quoted else ""),
                 frontier(series, "ReLUs kept", relus=True),
                 "; ".join(f"{label}: {y} % at {x} ReLUs" for label, x, y in rows),
                 Table(("method and network", "ReLUs", "accuracy, %"), rows, "lrr"),
@@ -109,6 +110,36 @@ def _frontier_sections(sources: Sources) -> list[Section]:
             )
         )
     return sections
+
+
+def _published_sections(sources: Sources) -> list[Section]:
+    """What others published, in a table of its own: for data sets we ran on and networks we measured."""
+    ran = {run.settings.get("data") for run in _finished(sources)}
+    timed = {row["network"] for row in sources.results_with("network", "online_seconds")}
+    points = [p for p in PUBLISHED if p.accuracy is not None and (p.data in ran or p.network in timed)]
+    if not points:
+        return []
+    rows = [
+        (
+            p.method.replace(" (paper)", ""),
+            models.title(p.network),
+            data.title(p.data),
+            f"{p.relus:,}",
+            f"{p.accuracy:.2f}",
+        )
+        for p in points
+    ]
+    return [
+        Section(
+            "published",
+            "Published accuracies",
+            "Quoted from publications, with their own networks, training lengths and machines; none was measured here.",
+            None,
+            "",
+            Table(("method", "network", "data set", "ReLUs", "accuracy, %"), rows, "lllrr"),
+            folded=True,
+        )
+    ]
 
 
 def _latency_frontier_sections(sources: Sources) -> list[Section]:
