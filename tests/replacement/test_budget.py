@@ -67,6 +67,11 @@ def test_senseless_budgets_are_refused_with_the_valid_range(budget: object) -> N
         check_budget(budget, [10, 20], 0)  # type: ignore[arg-type]
 
 
+def test_a_budget_below_one_is_a_share() -> None:
+    assert check_budget(0.1, [10, 20], 0) == 3
+    assert check_budget(7.0, [10, 20], 0) == 7
+
+
 def test_a_budget_below_the_floors_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"valid: 9 to 34, because every one of 3 layers keeps at least 4"):
         check_budget(8, [10, 23, 1], 4)

@@ -36,7 +36,7 @@ Select = Callable[[str], bool] | Collection[str]
 def replace_activations_(
     model: nn.Module,
     example_input: Tensor | tuple[Tensor, ...],
-    budget: int | None = None,
+    budget: float | None = None,
     *,
     kinds: Sequence[str] = ("relu", "relu6"),
     degree: int = 2,
@@ -51,7 +51,7 @@ def replace_activations_(
     Args:
         model: any module torch.fx can follow, or one with ActivationSite modules placed by hand.
         example_input: one batch (or a tuple of arguments); the masks belong to its image size.
-        budget: ReLUs to keep in the end; may be set later.
+        budget: ReLUs to keep in the end, a count or a share below 1; may be set later.
         kinds: activations to replace; with "silu", SiLU sites become ReLU sites.
         degree: of the polynomials. Two-party inference runs degree 1 and 2.
         granularity: one polynomial per "channel", or per "layer" for comparison.
@@ -71,7 +71,7 @@ def replace_activations_(
         seen = ", ".join(site.name for site in found.sites) or "none at all"
         raise TraceError(f"no activation of kind {', '.join(kinds)} to replace; call sites found: {seen}")
     if budget is not None:
-        check_budget(budget, [site.relus for site in chosen], floor)
+        budget = check_budget(budget, [site.relus for site in chosen], floor)
     modules = {
         site.name: MaskedActivation(
             site.shape,

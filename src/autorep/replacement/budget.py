@@ -12,15 +12,17 @@ from torch import Tensor
 from autorep.errors import BudgetError
 
 
-def check_budget(budget: int, sizes: Sequence[int], floor: int) -> int:
-    """The budget itself when it can be met, else a BudgetError that names the valid range."""
+def check_budget(budget: float, sizes: Sequence[int], floor: int) -> int:
+    """The number of ReLUs a budget means, a share below 1 or a count; a BudgetError names the valid range."""
     lowest = sum(min(floor, size) for size in sizes)
     total = sum(sizes)
-    if isinstance(budget, bool) or not isinstance(budget, int):
+    if isinstance(budget, float) and 0 < budget < 1:
+        budget = round(budget * total)
+    if isinstance(budget, bool) or budget != int(budget):
         raise BudgetError(
-            f"budget {budget!r} is not a whole number of ReLUs; valid: {lowest} to {total}"
-            " (for a share of the network multiply it by `replacement.total`)"
+            f"budget {budget!r} is not a whole number of ReLUs; valid: {lowest} to {total}, or a share of them below 1"
         )
+    budget = int(budget)
     if not lowest <= budget <= total:
         because = (
             f", because every one of {len(sizes)} layers keeps at least {floor}" if floor and budget < lowest else ""

@@ -82,9 +82,9 @@ class Replacement:
         return self.settings.budget
 
     @budget.setter
-    def budget(self, budget: int | None) -> None:
+    def budget(self, budget: float | None) -> None:
         if budget is not None:
-            check_budget(budget, [site.mask.numel() for site in self.sites.values()], self.settings.floor)
+            budget = check_budget(budget, [site.mask.numel() for site in self.sites.values()], self.settings.floor)
         setattr(self._model, SETTINGS_ATTRIBUTE, dataclasses.replace(self.settings, budget=budget))
 
     @property

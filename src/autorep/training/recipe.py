@@ -142,7 +142,7 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
         surrogate=settings.surrogate,
         floor=settings.floor,
     )
-    handle.budget = _whole_budget(settings.budget, handle.total)
+    handle.budget = settings.budget
     return handle
 
 
@@ -283,15 +283,6 @@ def _ranges(trainer: Trainer) -> dict[str, Any]:
         return {"ranges": measure_ranges(trainer.model, images, (dataset.mean, dataset.std))}
     except (UnsupportedOpError, TraceError, RangeError):
         return {}
-
-
-def _whole_budget(budget: float, total: int) -> int:
-    """A share below 1 as a number of ReLUs; otherwise the number itself, which must be whole."""
-    if 0 < budget < 1:
-        return round(budget * total)
-    if budget != int(budget):
-        raise ConfigError(f"budget = {budget}: give a whole number of ReLUs up to {total}, or a share below 1")
-    return int(budget)
 
 
 @contextmanager
