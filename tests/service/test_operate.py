@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -22,6 +21,7 @@ from autorep.mpc.tls import make_keys
 from autorep.program.files import program_hash, split
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
+from autorep.service.tokens import server_token, token_hash
 from autorep.service.web import authority
 from tests.service.conftest import small_program
 from tests.service.test_faults import OPTIONS, Load
@@ -51,8 +51,8 @@ class Operated(LocalDeployment):
         super().start(role)
 
     def write_tokens(self, tokens: dict[str, str]) -> None:
-        digests = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in tokens.items()}
         for party in (0, 1):
+            digests = {name: token_hash(server_token(token, party)) for name, token in tokens.items()}
             (self.folder / f"tokens{party}.json").write_text(json.dumps(digests))
 
     def hang_up(self) -> None:
