@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -195,3 +198,14 @@ def test_dealer_shows_its_health_and_figures(program: Program, tmp_path: Path) -
     assert 'autorep_dealer_servers{role="party1"} 1.0' in text
     assert "autorep_certificate_expiry_seconds" in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_servers_compute_with_one_thread_unless_told() -> None:
+    code = (
+        "import os, sys; from autorep.cli.serve import use_threads; early = 'numpy' not in sys.modules; "
+        "use_threads(1); from autorep import _native; "
+        "print(early, os.environ['OMP_NUM_THREADS'], _native.get_threads())"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "1", "1"]

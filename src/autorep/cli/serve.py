@@ -202,6 +202,7 @@ class Serve:
     """How kept ReLUs are compared; the same at both servers."""
 
     def run(self) -> int:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         use_threads(self.threads)
         from autorep.service.api import ApiSettings
         from autorep.service.door import DoorSettings

@@ -153,7 +153,6 @@ class Server:
             self._listener.start()
         event("serving", party=self.settings.party, programs=sorted(self.sessions))
         yield
-        loop.remove_signal_handler(signal.SIGHUP)
         watching.cancel()
         for name in self.sessions:
             self._stop(name)
