@@ -10,6 +10,8 @@ from autorep.compiler.live import Live, Unsupported
 from autorep.compiler.translate import Translator, array, rule
 from autorep.errors import UnsupportedOpError
 
+ROUNDING = 1e-5  # of coefficients held in float32 around a channel's mean
+
 
 @rule("relu")
 def relu(to: Translator, x: Live) -> Live:
@@ -63,8 +65,18 @@ def masked(to: Translator, x: Live, module: Any) -> Live:
     except UnsupportedOpError as error:
         raise Unsupported(str(error)) from error
     a, b, c = (np.broadcast_to(value, (x.shape[1],)).copy() for value in coefficients)
+    if not kept.size and not a.any():
+        return _emptied(to, x, b, c)
     lines = {"relu": ((0.0,), (1,)), "relu6": ((0.0, 6.0), (1, -1))}
     if module.activation not in lines and kept.size:
         raise Unsupported(f"{kept.size} kept {module.activation} elements; keep relu or relu6 elements only")
     knots, slopes = lines.get(module.activation, lines["relu"])
     return to.activation(x, knots, slopes, kept=kept, quadratic={"a": a, "b": b, "c": c})
+
+
+def _emptied(to: Translator, x: Live, slope: np.ndarray, shift: np.ndarray) -> Live:
+    """An activation without ReLU and curvature: nothing at all where it is the identity, else a line, to be folded."""
+    if np.allclose(slope, 1.0, rtol=0, atol=ROUNDING) and np.allclose(shift, 0.0, rtol=0, atol=ROUNDING):
+        return x
+    wide = (-1,) + (1,) * (len(x.image_shape) - 1)
+    return to.affine(x, slope.reshape(wide), shift.reshape(wide))

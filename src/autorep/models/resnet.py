@@ -6,6 +6,7 @@ Names are torchvision's (conv1, bn1, layer1.0.conv1, layer2.0.downsample.0, fc),
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,22 +42,32 @@ class ResNet(nn.Module):
         widths: channels of each stage; the stem has those of the first.
         blocks: basic blocks of each stage.
         stem_relu: whether a ReLU follows the stem's batch norm.
+        width: factor on all widths (DeepReDuce's alpha).
+        stem_stride: of the first convolution; 2 halves the resolution of everything behind it (DeepReDuce's rho).
     """
 
     def __init__(
-        self, widths: Sequence[int], blocks: Sequence[int], num_classes: int, channels: int, stem_relu: bool
+        self,
+        widths: Sequence[int],
+        blocks: Sequence[int],
+        num_classes: int,
+        channels: int,
+        stem_relu: bool,
+        width: float = 1.0,
+        stem_stride: int = 1,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False)
+        widths = [max(round(width * channels_out), 1) for channels_out in widths]
+        self.conv1 = nn.Conv2d(channels, widths[0], 3, stem_stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.relu = nn.ReLU() if stem_relu else nn.Identity()
         self.stages = [f"layer{i + 1}" for i in range(len(widths))]
         before = widths[0]
-        for i, (name, width, count) in enumerate(zip(self.stages, widths, blocks, strict=True)):
+        for i, (name, channels_out, count) in enumerate(zip(self.stages, widths, blocks, strict=True)):
             stage = nn.Sequential()
             for b in range(count):
-                stage.append(BasicBlock(before, width, 2 if i and not b else 1))
-                before = width
+                stage.append(BasicBlock(before, channels_out, 2 if i and not b else 1))
+                before = channels_out
             self.add_module(name, stage)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(before, num_classes)
@@ -76,24 +87,24 @@ def initialise_(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def resnet18(num_classes: int, channels: int = 3) -> ResNet:
+def resnet18(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
     """ResNet-18 with a 3×3 stem and no ReLU after it: 491,520 ReLUs at 32×32, 1,966,080 at 64×64."""
-    return ResNet((64, 128, 256, 512), (2, 2, 2, 2), num_classes, channels, stem_relu=False)
+    return ResNet((64, 128, 256, 512), (2, 2, 2, 2), num_classes, channels, stem_relu=False, **shape)
 
 
-def resnet20(num_classes: int, channels: int = 3) -> ResNet:
+def resnet20(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
     """CIFAR ResNet-20: 188,416 ReLUs at 32×32."""
-    return ResNet((16, 32, 64), (3, 3, 3), num_classes, channels, stem_relu=True)
+    return ResNet((16, 32, 64), (3, 3, 3), num_classes, channels, stem_relu=True, **shape)
 
 
-def resnet32(num_classes: int, channels: int = 3) -> ResNet:
+def resnet32(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
     """CIFAR ResNet-32: 303,104 ReLUs at 32×32."""
-    return ResNet((16, 32, 64), (5, 5, 5), num_classes, channels, stem_relu=True)
+    return ResNet((16, 32, 64), (5, 5, 5), num_classes, channels, stem_relu=True, **shape)
 
 
-def resnet56(num_classes: int, channels: int = 3) -> ResNet:
+def resnet56(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
     """CIFAR ResNet-56: 532,480 ReLUs at 32×32."""
-    return ResNet((16, 32, 64), (9, 9, 9), num_classes, channels, stem_relu=True)
+    return ResNet((16, 32, 64), (9, 9, 9), num_classes, channels, stem_relu=True, **shape)
 
 
 def digits_net(num_classes: int = 10, channels: int = 1) -> ResNet:

@@ -174,7 +174,7 @@ class Course:
 
     def _freeze_(self) -> None:
         self.handle.refuse_sudden_cut(f"after {self.taken} of {self.total_steps} steps")
-        self.flips += self.handle.settle_(self.ctx.budget)
+        self.flips += self.handle.settle_(self.selection.final_count(self.ctx))
         self.handle.tracking = False
         del self.optimizers["aux"]
         if self.settings.average:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -248,6 +248,19 @@ class Replacement:
             raise BudgetError(f"the masks are final at {self.count()} ReLUs; step_exact_ cannot change them")
         return self._set_masks(self._best(budget, 2 * self.settings.hysteresis))
 
+    @torch.no_grad()
+    def step_quotas_(self, quotas: Sequence[int]) -> int:
+        """Keep exactly so many elements of each site, those of highest aux; returns how many masks flipped."""
+        masks = [site.mask for site in self.sites.values()]
+        return self._set_masks(keep_best(self.aux_parameters(), masks, sum(quotas), 0.0, quotas=quotas))
+
+    @torch.no_grad()
+    def set_masks_(self, masks: Mapping[str, Tensor]) -> int:
+        """These masks, by site; returns how many flipped. Final masks cannot change."""
+        if self.frozen:
+            raise BudgetError(f"the masks are final at {self.count()} ReLUs; they cannot be set again")
+        return self._set_masks([masks[name].to(site.mask.dtype) for name, site in self.sites.items()])
+
     def finalize_(self, budget: int | None = None) -> int:
         """Exactly `budget` ReLUs with as few flips as possible, then freeze; returns how many masks flipped.
 
@@ -299,9 +312,9 @@ class Replacement:
         model: nn.Module,
         batches: Iterable[Any],
         loss_fn: Callable[..., Tensor],
-        moment: Literal["rms", "mean"] = "rms",
+        moment: moments.Moment = "rms",
     ) -> dict[str, Tensor]:
-        """E[((activation − poly)·dL/dX)²]^½ per element (or |its mean|): name -> tensor; loss_fn(outputs, *rest)."""
+        """Change of the loss when an element alone is replaced (see `moments`): name -> tensor."""
         return moments.sensitivity(model, self.sites, batches, loss_fn, moment)
 
     @torch.no_grad()

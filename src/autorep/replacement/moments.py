@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from autorep.errors import DataError
 from autorep.replacement.activation import MaskedActivation
 
+Moment = Literal["rms", "mean", "size"]
 Batches = Iterable[Tensor | tuple[Any, ...] | list[Any]]
 
 
@@ -62,13 +63,14 @@ def sensitivity(
     sites: Mapping[str, MaskedActivation],
     batches: Batches,
     loss_fn: Callable[..., Tensor],
-    moment: Literal["rms", "mean"] = "rms",
+    moment: Moment = "rms",
 ) -> dict[str, Tensor]:
     """E[((activation − poly)·dL/dX)²]^½ of every element, over all images and processes, float64.
 
-    With moment "mean" it is |E[(activation − poly)·dL/dX]| instead, in which images that disagree cancel. L is one
-    image's own loss: loss_fn(outputs, *rest of the batch) must be the mean over the batch. It is the first-order change
-    of the loss when that element alone is replaced. Parameters and their .grad stay untouched.
+    With moment "size" it is E|(activation − poly)·dL/dX| instead, with "mean" |E[(activation − poly)·dL/dX]|, in which
+    images that disagree cancel. L is one image's own loss: loss_fn(outputs, *rest of the batch) must be the mean over
+    the batch. It is the first-order change of the loss when that element alone is replaced. Parameters and their .grad
+    stay untouched.
     """
     totals = {
         name: torch.zeros(site.mask.shape, dtype=torch.float64, device=site.mask.device) for name, site in sites.items()
@@ -93,7 +95,8 @@ def sensitivity(
                 gradients = torch.autograd.grad(loss, [seen[name][1] for name in names])
                 for name, gradient in zip(names, gradients):
                     change = _change(sites[name], seen[name][0], gradient * x.shape[0])
-                    totals[name] += (change.square() if moment == "rms" else change).sum(dim=0, dtype=torch.float64)
+                    part = {"rms": torch.square, "mean": torch.positive, "size": torch.abs}[moment](change)
+                    totals[name] += part.sum(dim=0, dtype=torch.float64)
                 images += x.shape[0]
                 seen.clear()
         finally:

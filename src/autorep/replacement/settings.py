@@ -19,13 +19,41 @@ class PenaltySettings:
 
 
 @dataclass(frozen=True)
+class SnlSettings:
+    """Of selective network linearisation; it also needs a larger `aux_rate` (5e-3 for three CIFAR epochs)."""
+
+    weight: float = 5e-6
+    """Of the gates' L1 norm at first. The original has 1e-5 beside labels and teacher at full weight each, which
+    distill = 0.5 halves."""
+    settle: float = 0.05
+    """Share of the selection after which the weight may grow (five epochs of the original's hundreds)."""
+
+
+@dataclass(frozen=True)
+class BcdSettings:
+    """Of block coordinate descent."""
+
+    blocks: int = 8
+    """Cuts from twice the budget down to it."""
+    tries: int = 8
+    """Blocks drawn for each cut."""
+    tolerance: float = 0.3
+    """Points of accuracy below which the first block is taken."""
+
+
+@dataclass(frozen=True)
 class CourseSettings:
     """How a replacement goes; the defaults are the recipe that works on any network."""
 
     method: str = "ramp"
-    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically) or penalty (the paper's)."""
+    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically), penalty (the paper's); of others'
+    work snip, taylor, snl, senet, bcd, deepreduce, delphi, safenet, l1; as controls random, uniform."""
     penalty: PenaltySettings = field(default_factory=PenaltySettings)
     """Of the method `penalty`."""
+    snl: SnlSettings = field(default_factory=SnlSettings)
+    """Of the method `snl`."""
+    bcd: BcdSettings = field(default_factory=BcdSettings)
+    """Of the method `bcd`."""
     function: str = "dapa2"
     """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, …"""
     curve: float = 0.2

@@ -125,7 +125,7 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
         if moving and handle.frozen:
             trainer.run.record(event="stages", step=step + 1, frozen=trainer.held_out_accuracy())
             trainer.wrapped = trainer.processes.wrap(trainer.model)  # gradients of aux are no longer exchanged
-    _settle_(trainer, handle)
+    _settle_(trainer, course)
     course.end_()
     trainer.take_best_()
     return _finish(trainer, _facts_of_replacement(trainer, handle, teacher))
@@ -181,12 +181,14 @@ def _without_training_(trainer: Trainer, settings: ReplaceSettings) -> None:
     trainer.run.record(event="stages", step=0, corrected=trainer.held_out_accuracy())
 
 
-def _settle_(trainer: Trainer, handle: Replacement) -> None:
+def _settle_(trainer: Trainer, course: Course) -> None:
     """Masks at exactly the budget where the method did not end there by itself."""
+    handle = course.handle
     if handle.frozen:
         return
-    excess = handle.count() - handle.require_budget()
-    flips = handle.settle_(handle.require_budget())
+    final = course.selection.final_count(course.ctx)
+    excess = handle.count() - final
+    flips = handle.settle_(final)
     if abs(excess) > 0.01 * handle.total:
         warn(f"the run ended {excess:,} ReLUs above its budget of {handle.count():,}; they were cut without training")
     trainer.run.record(event="stages", step=trainer.step, finalised=trainer.held_out_accuracy(), flips=flips)

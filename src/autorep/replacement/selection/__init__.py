@@ -10,12 +10,37 @@ from typing import Any
 
 from autorep.errors import ConfigError
 from autorep.replacement.selection.base import Context, NoSettings, Selection
+from autorep.replacement.selection.bcd import Bcd
+from autorep.replacement.selection.deepreduce import DeepReduce
+from autorep.replacement.selection.delphi import Delphi
+from autorep.replacement.selection.l1 import L1
 from autorep.replacement.selection.penalty import Penalty
 from autorep.replacement.selection.ramp import Ramp
+from autorep.replacement.selection.random import Random
+from autorep.replacement.selection.safenet import Safenet
+from autorep.replacement.selection.senet import Senet
+from autorep.replacement.selection.snip import Snip
+from autorep.replacement.selection.snl import Snl
+from autorep.replacement.selection.taylor import Taylor
+from autorep.replacement.selection.uniform import Uniform
 from autorep.replacement.settings import CourseSettings
 from autorep.settings import nearest
 
-SELECTIONS: dict[str, type[Selection[Any]]] = {"ramp": Ramp, "penalty": Penalty}
+SELECTIONS: dict[str, type[Selection[Any]]] = {
+    "ramp": Ramp,
+    "penalty": Penalty,
+    "random": Random,
+    "uniform": Uniform,
+    "snip": Snip,
+    "taylor": Taylor,
+    "snl": Snl,
+    "senet": Senet,
+    "bcd": Bcd,
+    "deepreduce": DeepReduce,
+    "delphi": Delphi,
+    "safenet": Safenet,
+    "l1": L1,
+}
 
 
 def selection(settings: CourseSettings) -> Selection[Any]:

@@ -83,3 +83,7 @@ class Selection(Generic[S]):
     def epoch_(self, ctx: Context) -> bool:
         """After every epoch: True when the masks shall be final now, before `ctx.steps`."""
         return False
+
+    def final_count(self, ctx: Context) -> int:
+        """ReLUs when the masks become final: the budget; fewer of a method that keeps whole channels or layers."""
+        return ctx.budget

@@ -21,16 +21,21 @@ class Ramp(Selection[NoSettings]):
     """
 
     def begin_(self, ctx: Context) -> None:
-        draw = ctx.generator("labels", process_rank())
-
-        def surprise(logits: Tensor, *_: Tensor) -> Tensor:
-            # Labels drawn from the network's own softened answers: the mean square of this gradient is the Fisher
-            # information, so scores rank elements by the distillation loss that replacing each alone would cost.
-            soft = F.softmax(logits.detach() / TEMPERATURE, dim=1).cpu()
-            drawn = torch.multinomial(soft, 1, generator=draw)[:, 0].to(logits.device)
-            return F.cross_entropy(logits / TEMPERATURE, drawn)
-
-        ctx.handle.start_from_(ctx.handle.sensitivity_(ctx.model, ctx.batches(), surprise))
+        ctx.handle.start_from_(ramp_scores(ctx))
 
     def choose_(self, ctx: Context, step: int) -> int:
         return ctx.handle.step_exact_(ramp(step, ctx.steps, ctx.handle.total, ctx.budget))
+
+
+def ramp_scores(ctx: Context) -> dict[str, Tensor]:
+    """Of every element, how much of the distillation loss replacing it alone would cost."""
+    draw = ctx.generator("labels", process_rank())
+
+    def surprise(logits: Tensor, *_: Tensor) -> Tensor:
+        # Labels drawn from the network's own softened answers: the mean square of this gradient is the Fisher
+        # information, so scores rank elements by the distillation loss that replacing each alone would cost.
+        soft = F.softmax(logits.detach() / TEMPERATURE, dim=1).cpu()
+        drawn = torch.multinomial(soft, 1, generator=draw)[:, 0].to(logits.device)
+        return F.cross_entropy(logits / TEMPERATURE, drawn)
+
+    return ctx.handle.sensitivity_(ctx.model, ctx.batches(), surprise)

@@ -1,0 +1,387 @@
+"""The methods of other papers: each one's own rule, what all of them promise, and a planted choice they must find."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from autorep import models
+from autorep.compiler.compile import compile_program
+from autorep.errors import BudgetError
+from autorep.program.ir import Activation, Affine
+from autorep.replacement import Replacement, count_relus, replace_activations_
+from autorep.replacement.functions import FUNCTIONS
+from autorep.replacement.selection import SELECTIONS, Context
+from autorep.replacement.selection.bcd import first_harmless
+from autorep.replacement.selection.deepreduce import plan
+from autorep.replacement.selection.delphi import Delphi, fade, greedy, score
+from autorep.replacement.selection.l1 import filters
+from autorep.replacement.selection.scores import shares, task_loss
+from autorep.replacement.selection.senet import mismatch
+from autorep.replacement.selection.snl import Snl
+from autorep.replacement.selection.taylor import taylor_scores
+from autorep.replacement.settings import CourseSettings, SnlSettings
+
+from .networks import SMALL_TOTAL, Small
+
+STEPS = 12
+QUICK = {"aux_rate": 0.3, "freeze_at": 0.75, "warmup": 0.0, "stress_clip": 0.0}
+
+
+def small() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = Small()
+    x, y = torch.randn(24, 1, 6, 6), torch.arange(24) % 4
+    for _ in range(3):  # running statistics of batch norm
+        model(x)
+    return model, x, y
+
+
+def of(method: str, function: str = "dapa2", **more: object) -> CourseSettings:
+    extra = {"snl": SnlSettings(weight=0.1)} if method == "snl" else {}
+    return CourseSettings(method=method, function=function, **{**QUICK, **extra, **more})
+
+
+def begun(settings: CourseSettings, budget: int = 60) -> tuple[nn.Module, Replacement, Tensor, Tensor]:
+    model, x, y = small()
+    handle = replace_activations_(model, x[:1], budget=budget, degree=FUNCTIONS[settings.function].degree)
+    handle.begin(model, [(x, y)], STEPS, settings=settings, epoch_steps=3)
+    return model, handle, x, y
+
+
+def train(model: nn.Module, handle: Replacement, x: Tensor, y: Tensor, steps: range) -> None:
+    model.train()
+    for _ in steps:
+        loss = F.cross_entropy(model(x), y) + handle.loss()
+        loss.backward()
+        with torch.no_grad():
+            for weight in handle.weights():
+                weight -= 0.01 * weight.grad
+                weight.grad = None
+        handle.step()
+
+
+def context(handle: Replacement, model: nn.Module, x: Tensor, y: Tensor, budget: int = 60) -> Context:
+    handle.calibrate_(model, [x])
+    draw = lambda *key: torch.Generator().manual_seed(hash(key) % 2**31)  # noqa: E731
+    return Context(model, handle, budget, 10, 5, 1.0, lambda: [(x, y)], lambda: -1.0, None, draw)
+
+
+def finished(method: str) -> CourseSettings:
+    return of(method, freeze_at=1.0) if method == "penalty" else of(method)
+
+
+def settle(handle: Replacement, budget: int) -> None:
+    """The paper's rule ends where it ends; the others at their own count, by themselves."""
+    if not handle.frozen:
+        assert handle.course.settings.method == "penalty"
+        handle.settle_(budget)
+
+
+@pytest.mark.parametrize("method", SELECTIONS)
+def test_a_course_keeps_the_budget_resumes_bit_for_bit_and_compiles(method):
+    budget, cut = 80, 5
+    model, handle, x, y = begun(finished(method), budget)
+    train(model, handle, x, y, range(cut))
+    course = handle.course
+    stored, state = copy.deepcopy(model.state_dict()), dict(course.selection.state)
+    optimizers = {name: copy.deepcopy(one.state_dict()) for name, one in course.optimizers.items()}
+    train(model, handle, x, y, range(cut, STEPS))
+    settle(handle, budget)
+
+    again, second, _, _ = begun(finished(method), budget)
+    again.load_state_dict(stored)
+    second.course.resume_(cut, state, None)
+    for name, one in second.course.optimizers.items():
+        one.load_state_dict(optimizers[name])
+    train(again, second, x, y, range(cut, STEPS))
+    settle(second, budget)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    if method in ("safenet", "l1", "deepreduce", "delphi"):
+        assert 0 < handle.count() <= budget
+    else:
+        assert handle.count() == budget
+    compile_program(again.eval(), [x])
+
+
+@pytest.mark.parametrize("function", ["identity", "zero", "square", "delphi"])
+@pytest.mark.parametrize("method", SELECTIONS)
+def test_any_function_with_any_selection(method, function):
+    model, handle, x, y = begun(of(method, function, freeze_at=1.0, range_weight=0.0), 80)
+    train(model, handle, x, y, range(3))
+    assert model(x).isfinite().all()
+
+
+class Planted(nn.Module):
+    """Inputs of the ReLU turn negative in S alone, so that relu is the identity everywhere else."""
+
+    def __init__(self, elements: int = 24) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.relu = nn.ReLU()
+        self.head = nn.Linear(elements, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.relu(x))
+
+
+@pytest.mark.parametrize("method", ["ramp", "snl", "snip", "taylor"])
+def test_a_planted_choice_is_found(method):
+    model = Planted()
+    torch.manual_seed(1)
+    where = torch.randperm(24)[:6].sort().values
+    x = torch.rand(256, 24) + 0.5
+    x[:, where] = torch.randn(256, 6) * 2
+    with torch.no_grad():
+        y = model(x).argmax(1)  # labels that need the ReLUs in S
+    handle = replace_activations_(model, x[:1], budget=6, degree=1)
+    chosen = of(
+        method,
+        "identity",
+        coefficient_rate=0.0,
+        range_weight=0.0,
+        input_limit=0.0,
+        snl=SnlSettings(weight=1e-3, settle=0.0),
+        aux_rate=0.02,
+        freeze_at=1.0,
+        average=0.0,
+    )
+    steps = 150 if method == "snl" else 10
+    handle.begin(model, [(x, y)], steps, settings=chosen, epoch_steps=5)
+    teacher = copy.deepcopy(Planted()).eval()
+    model.train()
+    for _ in range(steps - 1):
+        distance = (model(x) - teacher(x).detach()).square().mean() + handle.loss()
+        distance.backward()
+        handle.step()
+        model.zero_grad()
+    handle.settle_(6)
+    assert handle.sites["relu"].kept_index().tolist() == where.tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.floats(0, 10)), min_size=1, max_size=6),
+    st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_shares_add_up_and_stay_within_their_limits(layers, part):
+    limits, weights = [limit for limit, _ in layers], [weight for _, weight in layers]
+    total = int(part * sum(limits))
+    counts = shares(total, weights, limits)
+    assert sum(counts) == total
+    assert all(0 <= count <= limit for count, limit in zip(counts, limits))
+
+
+def test_shares_go_to_the_largest_remainders_and_overflow_in_proportion():
+    assert shares(10, [1, 1, 1], [100, 100, 100]) == [4, 3, 3]
+    assert shares(7, [50, 30, 20], [50, 30, 20]) == [4, 2, 1]  # 3.5, 2.1, 1.4
+    assert shares(10, [8, 1, 1], [4, 100, 100]) == [4, 3, 3]
+    with pytest.raises(BudgetError, match="cannot be shared"):
+        shares(11, [1], [10])
+
+
+def test_random_and_uniform_keep_exactly_the_budget():
+    _, handle, _, _ = begun(of("random"), 61)
+    assert handle.count() == 61
+    _, other, _, _ = begun(of("uniform"), 61)
+    kept = [row["kept"] for row in other.table()]
+    assert kept == shares(61, [216, 72, 10], [216, 72, 10])
+
+
+def plain_sensitivity(model: nn.Module, handle: Replacement, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """The loss with one element's mask moved a little, minus the loss before, over the move; float64, one by one."""
+    found = {}
+    with torch.no_grad():
+        for name, site in handle.sites.items():
+            slopes = torch.zeros(site.mask.numel(), dtype=torch.float64)
+            for i in range(min(site.mask.numel(), 12)):
+                ends = []
+                for move in (-1e-4, 1e-4):
+                    site.soft = True
+                    site.aux.fill_(1.0)
+                    site.aux.reshape(-1)[i] += move
+                    ends.append(float(task_loss(model(x), y)))
+                    site.soft = False
+                slopes[i] = (ends[1] - ends[0]) / 2e-4
+            found[name] = slopes.reshape(site.mask.shape)
+    return found
+
+
+def test_the_scores_of_snip_and_taylor_are_finite_differences():
+    model, x, y = small()
+    model, x = model.double().eval(), x[:6].double()
+    y = y[:6]
+    handle = replace_activations_(model, x[:1], budget=60)
+    for site in handle.sites.values():
+        site.double()
+    ctx = context(handle, model, x, y)
+    together = plain_sensitivity(model, handle, x, y)
+    single = [plain_sensitivity(model, handle, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+    snip = handle.sensitivity_(model, [(x, y)], task_loss, "mean")
+    taylor = taylor_scores(ctx)
+    for name, exact in together.items():
+        at = slice(0, min(exact.numel(), 12))
+        torch.testing.assert_close(snip[name].reshape(-1)[at], exact.abs().reshape(-1)[at], rtol=1e-3, atol=1e-7)
+        images = torch.stack([one[name].reshape(-1)[at] for one in single])
+        expected = images.abs().mean(0) + 0.5 * images.square().mean(0)
+        torch.testing.assert_close(taylor[name].reshape(-1)[at], expected, rtol=1e-3, atol=1e-7)
+
+
+def test_snl_raises_its_weight_only_when_the_count_is_no_new_low():
+    method = Snl(SnlSettings(weight=1.0))
+    method.state = {"weight": 1.0, "lowest": 100.0}
+    seen = []
+    for count, settling in [(100, True), (90, False), (90, False), (95, False), (80, False), (50, False), (60, False)]:
+        method.adjust_(count, 50, settling)
+        seen.append(method.state["weight"])
+    assert seen == pytest.approx([1.0, 1.0, 1.1, 1.21, 1.21, 0.0, 0.0])
+
+
+def test_snl_trains_its_gates_under_an_l1_norm():
+    model, handle, x, y = begun(of("snl"))
+    model.train()
+    (0.0 * model(x).sum() + handle.course.selection.penalty(handle.course.ctx)).backward()
+    for site in handle.sites.values():
+        torch.testing.assert_close(site.aux.grad, torch.full_like(site.aux, 0.1))
+
+
+def test_senet_mismatch_is_what_relu_and_polynomial_differ_by():
+    model, x, y = small()
+    handle = replace_activations_(model, x[:1], budget=60)
+    ctx = context(handle, model, x, y)
+    inputs = {}
+    first = handle.sites["features.2"]
+    hook = first.register_forward_pre_hook(lambda module, args: inputs.update(z=args[0]))
+    model.eval()(x)
+    hook.remove()
+    expected = (F.relu(inputs["z"]) - first.poly(inputs["z"])).abs().sum(0).double().detach()
+    torch.testing.assert_close(mismatch(ctx)["features.2"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_senet_quotas_stay_when_elements_move():
+    model, handle, x, y = begun(of("senet"))
+    before = [row["kept"] for row in handle.table()]
+    assert sum(before) == 60
+    masks = {name: site.mask.clone() for name, site in handle.sites.items()}
+    train(model, handle, x, y, range(4))
+    assert [row["kept"] for row in handle.table()] == before
+    assert any((site.mask != masks[name]).any() for name, site in handle.sites.items())
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.floats(0, 10))
+@settings(max_examples=60, deadline=None)
+def test_bcd_takes_the_first_harmless_block_or_the_least_harmful(costs, tolerance):
+    chosen = first_harmless(range(len(costs)), costs.__getitem__, tolerance)
+    harmless = [i for i, cost in enumerate(costs) if cost < tolerance]
+    assert chosen == (harmless[0] if harmless else costs.index(min(costs)))
+
+
+def test_bcd_by_additive_damage_ends_at_the_greedy_optimum():
+    worth = [5.0, 1.0, 4.0, 2.0, 3.0]
+    kept = set(range(5))
+    while len(kept) > 2:
+        kept.remove(first_harmless(sorted(kept), lambda element: worth[element], 0.0))
+    assert kept == {0, 2}
+
+
+def resnet18_layers() -> dict[str, int]:
+    with torch.device("meta"):
+        model = models.create("resnet18", 10)
+    counted = count_relus(model.to_empty(device="cpu"), torch.zeros(1, 3, 32, 32))
+    return {site["name"]: site["relus"] for site in counted["sites"]}
+
+
+@pytest.mark.parametrize(
+    ("order", "budget", "count"),
+    [
+        (("layer1", "layer4", "layer2", "layer3"), 229_400, 229_376),
+        (("layer1", "layer4", "layer2", "layer3"), 197_000, 196_608),
+        (("layer1", "layer4", "layer2", "layer3"), 115_000, 114_688),
+        (("layer1", "layer4", "layer2", "layer3"), 98_500, 98_304),
+    ],
+)
+def test_deepreduce_comes_to_the_published_counts(order, budget, count):
+    layers = resnet18_layers()
+    assert sum(layers[name] for name in plan(layers, order, budget)) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "culled", "count"),
+    [
+        ({"width": 0.5}, ("layer1",), 57_344),
+        ({"width": 0.5}, ("layer1", "layer4"), 49_152),
+        ({"width": 0.5, "stem_stride": 2}, ("layer1", "layer4"), 12_288),
+    ],
+)
+def test_a_reshaped_and_thinned_resnet18_has_the_published_counts(options, culled, count):
+    model = models.create("resnet18", 10, **options)
+    counted = count_relus(model, torch.zeros(1, 3, 32, 32))
+    layers = {site["name"]: site["relus"] for site in counted["sites"]}
+    order = [*culled, *sorted({name.split(".")[0] for name in layers} - set(culled))]
+    assert sum(layers[name] for name in plan(layers, order, count)) == count
+
+
+def test_deepreduce_says_when_even_its_smallest_network_is_too_large():
+    with pytest.raises(BudgetError, match="reshape the network"):
+        plan({"layer1.0": 100, "layer1.1": 100}, ["layer1"], 99)
+
+
+def test_delphi_scores_and_fades():
+    assert score(0.8, 0, 10) == 0.8
+    assert score(0.8, 10, 10) == 1.6
+    assert [fade(step, 10) for step in (0, 5, 10)] == [1.0, 0.5, 0.0]
+    worth = {"first": 0.0, "a": 0.3, "b": 0.1, "c": 0.2, "last": 0.0}
+    layers = dict.fromkeys(worth, 10)
+    kept = greedy(layers, 30, lambda kept: sum(worth[name] for name in kept))
+    assert kept == ["first", "a", "last"]
+    assert greedy(layers, 15, lambda kept: sum(worth[name] for name in kept)) in (["first"], ["last"])
+
+
+def test_delphi_mixes_by_the_step():
+    model, handle, x, y = begun(of("delphi", "delphi", freeze_at=1.0))
+    method = handle.course.selection
+    assert isinstance(method, Delphi)
+    method.choose_(handle.course.ctx, STEPS // 2)
+    replaced = [site for site in handle.sites.values() if not site.mask.any()]
+    assert replaced
+    z = torch.randn(2, *replaced[0].mask.shape)
+    half = 0.5 * F.relu(z) + 0.5 * replaced[0].poly(z)
+    torch.testing.assert_close(replaced[0].eval()(z), half)
+
+
+@pytest.mark.parametrize("method", ["safenet", "l1"])
+def test_channels_are_kept_whole(method):
+    _, handle, _, _ = begun(of(method), 100)
+    for site in handle.sites.values():
+        kept = site.mask.reshape(site.channels, -1).float().mean(1)
+        assert set(kept.tolist()) <= {0.0, 1.0}
+    assert 60 < handle.count() <= 100
+
+
+def test_l1_finds_the_layer_that_feeds_each_site():
+    model, x, y = small()
+    handle = replace_activations_(model, x[:1], budget=60)
+    found = filters(context(handle, model, x, y))
+    assert [layer.weight.shape[0] for layer in found.values()] == [6, 8, 10]
+    assert len(handle.sites) == 3
+    assert sum(site.mask.numel() for site in handle.sites.values()) == SMALL_TOTAL
+
+
+def test_an_emptied_layer_of_the_identity_leaves_no_operation():
+    model, x, _ = small()
+    handle = replace_activations_(model, x[:1], budget=10, degree=1)
+    handle.calibrate_(model, [x])
+    for name, site in handle.sites.items():
+        FUNCTIONS["identity"].apply_(site)
+        if name.startswith("features"):
+            site.mask.zero_()
+    program = compile_program(model.eval(), [x])
+    assert sum(isinstance(op, Activation) for op in program.ops) == 1
+    assert not any(isinstance(op, Affine) for op in program.ops)
