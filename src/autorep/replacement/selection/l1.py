@@ -41,7 +41,7 @@ def filters(ctx: Context) -> Mapping[str, nn.Conv2d | nn.Linear]:
     ]
     for name, site in ctx.handle.sites.items():
 
-        def note(module, *_, name=name, site=site):  # type: ignore[no-untyped-def]  # as torch calls it
+        def note(module, *_, name=name, site=site):
             found[name] = next(layer for layer in reversed(ran) if len(layer.weight) == site.channels)
 
         hooks.append(site.register_forward_pre_hook(note))

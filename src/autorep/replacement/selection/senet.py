@@ -43,7 +43,7 @@ def mismatch(ctx: Context) -> dict[str, Tensor]:
     for name, site in ctx.handle.sites.items():
         sums[name] = torch.zeros(site.mask.shape, dtype=torch.float64, device=site.mask.device)
 
-        def follow(module, args, name=name, site=site):  # type: ignore[no-untyped-def]  # as torch calls it
+        def follow(module, args, name=name, site=site):
             z = args[0].float()
             sums[name] += (site.keep(z) - site.poly(z)).abs().sum(0, dtype=torch.float64)
 
