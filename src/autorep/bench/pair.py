@@ -15,9 +15,11 @@ from autorep import _native
 from autorep.bench import channel
 from autorep.bench.processes import Processes
 from autorep.mpc import tls
+from autorep.mpc.blinding import Blinding
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.local import join_output, share_input
+from autorep.mpc.two_party.names import PreparationName
 from autorep.program import files
 from autorep.program.ir import Program
 
@@ -29,9 +31,11 @@ class Query:
     Attributes:
         logits: the client's answer.
         seconds: from the client's shares leaving to the shares of the answer being back.
-        dealer_seconds: making both kits and writing them to files.
+        dealer_seconds: making both kits: by the dealer, who writes them to files, or between the servers, a part of
+            the time of `AT_ONCE` made together.
         prepare_seconds: the slower party's own part of the offline phase.
         offline_bytes: of both kits.
+        making: what each party measured of making kits without a dealer, as parts of one kit.
         parties: what each party process measured (see `worker`).
     """
 
@@ -41,6 +45,10 @@ class Query:
     prepare_seconds: float
     offline_bytes: int
     parties: list[dict[str, Any]]
+    making: list[dict[str, float]]
+
+
+AT_ONCE = 4  # kits that two servers make together
 
 
 class Pair:
@@ -52,10 +60,16 @@ class Pair:
     """
 
     def __init__(
-        self, program: Program, comparison: ComparisonName = "dcf", link: str = "loopback", threads: int = 1
+        self,
+        program: Program,
+        comparison: ComparisonName = "dcf",
+        link: str = "loopback",
+        threads: int = 1,
+        preparation: PreparationName = "dealer",
     ) -> None:
         self.program, self.link, self.threads = program, link, threads
-        self.comparison: ComparisonName = comparison
+        self.comparison, self.preparation = comparison, preparation
+        self._made: list[list[dict[str, float]]] = []
         self._processes: Processes | None = None
 
     def __enter__(self) -> Pair:
@@ -76,13 +90,15 @@ class Pair:
         files.split(self.program, folder)
         tls.make_keys(folder / "keys", {})
         _native.set_threads(self.threads)
-        self.dealer = Dealer(self.program, comparison=self.comparison)
+        self.dealer = Dealer(self.program, comparison=self.comparison) if self.preparation == "dealer" else None
+        blinding = self.dealer.blinding if self.dealer else Blinding()
         cores = sorted(os.sched_getaffinity(0))
         self._processes = Processes(["-m", "autorep.bench.worker"])
         common = {
             "do": "start",
             "folder": str(folder),
-            "blinding_id": self.dealer.blinding.id.hex(),
+            "blinding_id": blinding.id.hex(),
+            "preparation": self.preparation,
             "comparison": self.comparison,
             "link": self.link,
             "threads": self.threads,
@@ -90,7 +106,7 @@ class Pair:
         own = [
             {
                 "party": party,
-                "model_seed": self.dealer.blinding.seeds[party].hex(),
+                "model_seed": blinding.seeds[party].hex(),
                 "cores": [cores[party % len(cores)]] if self.threads == 1 else cores,
             }
             for party in (0, 1)
@@ -104,11 +120,17 @@ class Pair:
         """One private inference of a batch, offline phase included, each phase timed apart."""
         assert self._processes is not None
         paths = [Path(self._folder.name) / f"kit{party}" for party in (0, 1)]
-        started = time.perf_counter()
-        with paths[0].open("wb") as sink0, paths[1].open("wb") as sink1:
-            self.dealer.deal_to((sink0, sink1), len(images))
-        dealer_seconds = time.perf_counter() - started
-        offline_bytes = sum(path.stat().st_size for path in paths)
+        making: list[dict[str, float]] = []
+        if self.dealer is None:
+            making = self._make(len(images))
+            dealer_seconds = max(entry["seconds"] for entry in making)
+            offline_bytes = int(sum(entry["kit_bytes"] for entry in making))
+        else:
+            started = time.perf_counter()
+            with paths[0].open("wb") as sink0, paths[1].open("wb") as sink1:
+                self.dealer.deal_to((sink0, sink1), len(images))
+            dealer_seconds = time.perf_counter() - started
+            offline_bytes = sum(path.stat().st_size for path in paths)
         self._processes.send([{"do": "prepare", "path": str(path)} for path in paths])
         prepared = self._processes.gather()[0]
         shares = share_input(self.program, images)
@@ -125,4 +147,14 @@ class Pair:
             max(message["seconds"] for message in prepared),
             offline_bytes,
             parties,
+            making,
         )
+
+    def _make(self, batch: int) -> list[dict[str, float]]:
+        """One kit at each party, of those made together; what it took, shared among them."""
+        assert self._processes is not None
+        if not self._made:
+            self._processes.send([{"do": "make", "count": AT_ONCE, "batch": batch}] * 2)
+            measured = self._processes.gather()[0]
+            self._made = [[{name: value / AT_ONCE for name, value in m.items()} for m in measured]] * AT_ONCE
+        return self._made.pop()

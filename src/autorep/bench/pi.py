@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autorep.bench.pair import Pair, Query
+from autorep.bench.pair import AT_ONCE, Pair, Query
 from autorep.mpc.cost import cost
+from autorep.mpc.two_party.names import PreparationName, checked_comparison
 from autorep.program.ir import Activation, Program
 
 LinkName = Literal["loopback", "lan", "wan"]
@@ -23,10 +24,12 @@ def measure(
     repeats: int = 5,
     link: LinkName = "loopback",
     threads: int = 1,
-    comparison: Literal["dcf", "bits"] = "dcf",
+    comparison: Literal["dcf", "bits"] | None = None,
+    preparation: PreparationName = "dealer",
 ) -> dict[str, Any]:
     """Medians over `repeats` queries of the same batch, each with fresh randomness, after one that warms up."""
-    with Pair(program, comparison, link, threads) as pair:
+    comparison = checked_comparison(preparation, comparison)
+    with Pair(program, comparison, link, threads, preparation) as pair:
         queries = [pair.query(images) for _ in range(repeats + 1)][1:]
     checked = min(len(images), 2)
     expected = program.run(images[:checked], mode="fixed")
@@ -38,6 +41,7 @@ def measure(
         "link": link,
         "threads": threads,
         "comparison": comparison,
+        "preparation": preparation,
         "estimate": cost(program, len(images), comparison).latency(link),
         "difference_to_fixed": difference,
         "agrees": difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())),
@@ -70,6 +74,7 @@ def summarize(program: Program, queries: list[Query], pair: Pair) -> dict[str, A
         "dealer_seconds": dealer,
         "prepare_seconds": prepare,
         "offline_bytes": queries[0].offline_bytes,
+        **_making(queries),
         "setup_seconds": max(start["setup_seconds"] for start in pair.started),
         "setup_bytes_per_party": pair.started[0]["setup_bytes"],
         "peak_party_bytes": max(party["peak_bytes"] for party in parties),
@@ -77,6 +82,18 @@ def summarize(program: Program, queries: list[Query], pair: Pair) -> dict[str, A
         "simd": pair.started[0]["simd"],
         "operations": {name: seconds for name, seconds in operations.items() if seconds > 0},
         "layers": layers,
+    }
+
+
+def _making(queries: list[Query]) -> dict[str, Any]:
+    """What two servers without a dealer spent on one kit, `AT_ONCE` made together."""
+    if not queries[0].making:
+        return {}
+    made = [entry for query in queries for entry in query.making]
+    return {
+        "made_at_once": AT_ONCE,
+        "making_cpu_seconds_per_party": statistics.median(entry["cpu_seconds"] for entry in made),
+        "making_bytes": sum(entry["sent"] for entry in queries[0].making),
     }
 
 

@@ -3,7 +3,8 @@
 It never imports torch, links to the other party over TCP with TLS 1.3, and answers the benchmark's messages:
 
     {"do": "start", …}              load the program and its shares, connect, open the weights
-    {"do": "prepare", "path": …}    turn a kit, a file, into a prepared query
+    {"do": "make", …}               make kits with the other party, where no dealer does
+    {"do": "prepare", "path": …}    turn a kit, a file or one of those made, into a prepared query
     {"do": "run"} + share           one online pass; answers with this party's share of the logits
     {"do": "stop"}
 """
@@ -30,6 +31,7 @@ from autorep.mpc.cost import LINKS
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, Throttled, Transport, handshake
 from autorep.mpc.transport_tcp import accept, connect
+from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.program import files
 
 TIMEOUT = 600.0
@@ -52,6 +54,7 @@ class Worker:
 
     def __init__(self, control: Connection) -> None:
         self._control, self._runtime = control, memory_bytes("VmRSS")
+        self.kits: list[bytes] = []
 
     def serve(self) -> None:
         """Answer messages until told to stop."""
@@ -62,13 +65,15 @@ class Worker:
                 return
             if action == "start":
                 self._start(**message)
+            elif action == "make":
+                self._make(**message)
             elif action == "prepare":
                 self._prepare(Path(message["path"]))
             elif action == "run":
                 self._run(blobs[0])
 
     def _start(
-        self, party: int, folder: str, model_seed: str, blinding_id: str, comparison: str, link: str,
+        self, party: int, folder: str, model_seed: str, blinding_id: str, comparison: str, preparation: str, link: str,
         cores: list[int], threads: int,
     ) -> None:  # fmt: skip
         os.sched_setaffinity(0, cores)
@@ -81,7 +86,12 @@ class Worker:
         handshake(self.link, hello)
         started = time.perf_counter()
         seed, known_as = bytes.fromhex(model_seed), bytes.fromhex(blinding_id)
-        self.party.setup(BlindedModel(program, party, self.link, seed, known_as))
+        if preparation == "dealer":
+            self.party.setup(BlindedModel(program, party, self.link, seed, known_as))
+        else:
+            model = TwoPartyModel(program, party, preparation)
+            self.party.setup(model)
+            self.maker = Maker(model, self.link)
         _native.keep_freed_memory()
         seconds = time.perf_counter() - started
         once = self.link.ledger.total("offline")
@@ -100,11 +110,26 @@ class Worker:
             raw, _ = listener.accept()
         return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
 
+    def _make(self, count: int, batch: int) -> None:
+        """Kits made with the other party, kept in memory."""
+        self.link.phase, self.link.ledger = "offline", Ledger()
+        started, cpu = time.perf_counter(), time.process_time()
+        self.kits = [kit for _, kit in self.maker.make(count, batch)]
+        seconds, busy = time.perf_counter() - started, time.process_time() - cpu
+        sent = self.link.ledger.total("offline").sent
+        self.link.phase = "online"
+        sizes = sum(len(kit) for kit in self.kits)
+        channel.send(self._control, {"seconds": seconds, "cpu_seconds": busy, "sent": sent, "kit_bytes": sizes})
+
     def _prepare(self, path: Path) -> None:
-        """The kit is mapped, not read, and its name removed, as the store does."""
-        with path.open("rb") as file:
-            kit = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        path.unlink()
+        """A dealer's kit is mapped, not read, and its name removed, as the store does."""
+        kit: bytes | memoryview
+        if self.kits:
+            kit = self.kits.pop()
+        else:
+            with path.open("rb") as file:
+                kit = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            path.unlink()
         started = time.perf_counter()
         self.query = self.party.prepare(self.party.source(kit))
         channel.send(self._control, {"seconds": time.perf_counter() - started})

@@ -223,8 +223,10 @@ class Cost:
     """ReLUs to keep; default is all."""
     batch: int = 1
     """Images in one query."""
-    comparison: Literal["dcf", "bits"] = "dcf"
-    """How kept ReLUs are compared."""
+    comparison: Literal["dcf", "bits"] | None = None
+    """How kept ReLUs are compared; default is dcf with a dealer, bits without."""
+    preparation: Literal["dealer", "two-party", "ot"] = "dealer"
+    """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""
     link: Literal["loopback", "lan", "wan", "all"] = "all"
     """Links to estimate the latency for: LAN is 1 GB/s and 0.1 ms round trip, WAN 100 Mb/s and 40 ms."""
     json: str | None = None
@@ -232,8 +234,10 @@ class Cost:
 
     def run(self) -> int:
         from autorep.mpc.cost import cost
+        from autorep.mpc.two_party.names import checked_comparison
 
-        counted = cost(self._program(), self.batch, self.comparison)
+        comparison = checked_comparison(self.preparation, self.comparison)
+        counted = cost(self._program(), self.batch, comparison, self.preparation)
         result = {"model": self.model or str(self.program), **counted.to_json()}
         if self.link != "all":
             result["latency"] = {self.link: result["latency"][self.link]}
@@ -346,10 +350,22 @@ def _cost_text(result: dict[str, Any]) -> str:
             f"{result['comparisons']:,} comparisons",
             f"prepared ahead: {megabytes(result['offline_bytes_party0'])} for server 0, "
             f"{megabytes(result['offline_bytes_party1'])} for server 1",
+            *_preparing_text(result),
             "",
             table(latency, ("estimate", "one query", "network", "compute"), "lrrr"),
         ]
     )
+
+
+def _preparing_text(result: dict[str, Any]) -> list[str]:
+    """What the servers send each other where no dealer prepares."""
+    if "preparing_bytes" not in result:
+        return []
+    return [
+        f"made by the servers themselves: {megabytes(result['preparing_bytes'])} both ways, {result['kits_at_a_time']} "
+        f"queries at a time in {result['preparing_flights']} messages; {megabytes(result['preparing_setup_bytes'])} "
+        "once per start"
+    ]
 
 
 def _short(name: str, width: int = 24) -> str:

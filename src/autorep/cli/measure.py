@@ -47,8 +47,10 @@ class PrivateInference(Measurement):
     """Threads of each party; with 1 each party is pinned to a core of its own."""
     repeats: int = 7
     """Queries measured, each with fresh randomness; one more warms up."""
-    comparison: Literal["dcf", "bits"] = "dcf"
-    """How a kept ReLU is compared."""
+    comparison: Literal["dcf", "bits"] | None = None
+    """How a kept ReLU is compared; default is dcf with a dealer, bits without."""
+    preparation: Literal["dealer", "two-party", "ot"] = "dealer"
+    """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""
 
     def run(self) -> int:
         from autorep.bench.networks import build_program, random_inputs
@@ -64,6 +66,7 @@ class PrivateInference(Measurement):
             link=self.link,
             threads=self.threads,
             comparison=self.comparison,
+            preparation=self.preparation,
         )
         self.finish(result, describe_inference(result))
         return 0 if result["agrees"] else 1
@@ -79,6 +82,16 @@ def parse_relus(text: str) -> int | None:
         raise ConfigError(f"--relus {text!r}; valid: a number such as 12900, or all") from None
 
 
+def _prepared(result: dict[str, Any]) -> tuple[str, str]:
+    """Who made the correlated randomness, and what it took."""
+    if "making_bytes" not in result:
+        return "dealer", f"{result['dealer_seconds']:.3f} s, {megabytes(result['offline_bytes'])} to both parties"
+    return "made by the servers", (
+        f"{result['dealer_seconds']:.2f} s ({result['making_cpu_seconds_per_party']:.2f} s of each processor), "
+        f"{megabytes(result['making_bytes'])} between them, {result['made_at_once']} at a time"
+    )
+
+
 def describe_inference(result: dict[str, Any]) -> str:
     """One private inference for people."""
     setting = f"batch {result['batch']}, {result['link']}, {result['threads']} thread(s) a party, {result['simd']}"
@@ -89,7 +102,7 @@ def describe_inference(result: dict[str, Any]) -> str:
         ("estimated before the run", f"{result['estimate']['seconds']:.4f} s"),
         ("rounds", result["rounds"]),
         ("sent by each party", megabytes(result["online_bytes_per_party"])),
-        ("dealer", f"{result['dealer_seconds']:.3f} s, {megabytes(result['offline_bytes'])} to both parties"),
+        _prepared(result),
         ("prepared by each party", f"{result['prepare_seconds']:.3f} s"),
         ("memory of a party", f"{party} beyond {megabytes(result['runtime_bytes'])} of Python"),
         ("logits against fixed point", f"{result['difference_to_fixed']:.1e}"),

@@ -11,8 +11,11 @@ from typing import Any
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import kit_items
 from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES
-from autorep.mpc.operations import protocols
+from autorep.mpc.operations import Operation, protocols
 from autorep.mpc.transport import FRAME_OVERHEAD
+from autorep.mpc.two_party.cost import PreparationCost, preparation_cost
+from autorep.mpc.two_party.names import PreparationName
+from autorep.mpc.two_party.stored import tensors
 from autorep.program.ir import Program
 
 PARTIES = (0, 1)
@@ -52,7 +55,7 @@ class LayerCost:
 
     Attributes:
         online_bytes: sent by each party, frame headers included.
-        offline_bytes: correlated randomness from the dealer, to each party.
+        offline_bytes: correlated randomness that each party's kit holds.
         comparisons: DCF evaluations (kept ReLUs times knots, max-pool matches).
     """
 
@@ -76,6 +79,7 @@ class Cost:
     layers: tuple[LayerCost, ...]
     input_bytes: int
     model_bytes: int
+    preparing: PreparationCost | None = None  # what the servers send each other where no dealer prepares
 
     @property
     def rounds(self) -> int:
@@ -127,6 +131,7 @@ class Cost:
             "model_bytes_per_party": self.model_bytes,
             "ring_multiplications": self.ring_multiplications,
             "comparisons": self.comparisons,
+            **({} if self.preparing is None else self.preparing.to_json()),
             "latency": {name: self.latency(name) for name in LINKS},
             "layers": [
                 {
@@ -144,11 +149,13 @@ class Cost:
         }
 
 
-def cost(program: Program, batch: int = 1, comparison: ComparisonName = "dcf") -> Cost:
+def cost(
+    program: Program, batch: int = 1, comparison: ComparisonName = "dcf", preparation: PreparationName = "dealer"
+) -> Cost:
     """Count one query; the program's public part is enough."""
     layers = []
     for operation in protocols(program, batch, comparison):
-        op, exchanged, needed = operation.op, list(operation.rounds()), list(kit_items(operation))
+        op, exchanged = operation.op, list(operation.rounds())
         layers.append(
             LayerCost(
                 op.name,
@@ -156,11 +163,21 @@ def cost(program: Program, batch: int = 1, comparison: ComparisonName = "dcf") -
                 op.shape,
                 len(exchanged),
                 sum(entry.bytes + FRAME_OVERHEAD for entry in exchanged),
-                (sum(item.bytes_to(0) for item in needed), sum(item.bytes_to(1) for item in needed)),
+                _kit_bytes(operation, preparation),
                 operation.multiplications(),
                 operation.comparisons(),
                 sum(part.count for entry in exchanged for part in entry.parts),
             )
         )
     model = sum(8 * value.size for value in program.parameters.values())
-    return Cost(batch, comparison, tuple(layers), 8 * batch * program.input.size, model)
+    preparing = None if preparation == "dealer" else preparation_cost(program, batch=batch, preparation=preparation)
+    return Cost(batch, comparison, tuple(layers), 8 * batch * program.input.size, model, preparing)
+
+
+def _kit_bytes(operation: Operation, preparation: str) -> tuple[int, int]:
+    """What each party's kit holds of one operation."""
+    if preparation == "dealer":
+        items = list(kit_items(operation))
+        return sum(item.bytes_to(0) for item in items), sum(item.bytes_to(1) for item in items)
+    alike = sum(part.bytes for c in operation.correlations() for part in tensors(c))
+    return alike, alike
