@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from autorep import _native
-from autorep._native import _core
+from autorep._native import _core, ot
+from autorep.mpc.rlwe.parameters import linear_ring, slot_ring
 
 BITS = 44
 DCF = (22, 44, 16)  # domain bits, payload bits, small payload bits
@@ -44,7 +45,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         limits = _limits(quick)
-        kinds = (_convolutions, _streams, _elementwise, _masked_activation)
+        kinds = (_convolutions, _streams, _elementwise, _preparing, _masked_activation)
         rows = [row for kind in kinds for row in kind(limits, quick)]
     finally:
         _native.set_threads(threads)
@@ -269,6 +270,30 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
         other = Other("numpy", _best(theirs, quick, 0.1)) if theirs else None
         bound = Bound(count * moved / limits["copy_bytes_per_s"], "copying")
         yield _row(kernel, case, count, "element", _best(ours, quick), bound, other)
+
+
+def _preparing(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
+    """What preparation between two servers spends its time on: transfers, and transforms of polynomials."""
+    rng, count = np.random.default_rng(2), 1 << (15 if quick else 18)
+    keys, delta = rng.integers(0, 256, (ot.BLOCKS, ot.KEYS, 16), np.uint8), _words(2)
+    receiver, sender, choices = ot.Receiver(keys), ot.Sender(keys, delta), _words(count // 64)
+    message, _ = receiver.extend(0, choices)
+    blocks = limits["aes_blocks_per_s"]
+    for case, call, each in (
+        ("receiver", lambda: receiver.extend(0, choices), 6),
+        ("sender", lambda: sender.extend(0, message), 8),
+    ):
+        bound = Bound(count * each / blocks, "AES") if blocks else None
+        yield _row("transfer", case, count, "transfer", _best(call, quick), bound, None)
+    for ring in (linear_ring(), slot_ring()):
+        x, polynomials = ring.uniform(bytes(16), 8), 8 * len(ring.primes)
+        w, y = ring.uniform(bytes(16), 16), np.stack([ring.uniform(bytes([i]) * 16, 8) for i in range(16)], 1)
+        for case, call, work in (
+            ("forward", lambda ring=ring, x=x: ring.forward(x), polynomials),
+            ("inverse", lambda ring=ring, x=x: ring.inverse(x), polynomials),
+            ("dot of 16", lambda ring=ring, w=w, y=y: ring.dot(w, y), 16 * polynomials),
+        ):
+            yield _row("transform", f"n = {ring.n}, {case}", work, "polynomial", _best(call, quick), None, None)
 
 
 def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:

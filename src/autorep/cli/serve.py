@@ -24,29 +24,59 @@ if TYPE_CHECKING:
 class Prepare:
     """Write correlated randomness for two parties to disk, to serve without a dealer on line.
 
-    Writes OUT/party0 and OUT/party1; carry each to its server and move it in there with `autorep import`.
+    Writes OUT/party0 and OUT/party1; carry each to its server and move it in there with `autorep import`. With
+    `--preparation two-party` no dealer is needed at all: both servers run this together, and each writes its own half.
     """
 
     bundle: Path
-    """Directory written by `autorep compile` (only its public part is read)."""
+    """Directory written by `autorep compile`; of the parameters only --party's own shares are read, if any."""
     out: Path
     """Directory to write to."""
     count: int = 100
     """Inferences to prepare."""
-    comparison: Literal["dcf", "bits"] = "dcf"
-    """How kept ReLUs are compared; the servers must use the same."""
+    comparison: Literal["dcf", "bits"] | None = None
+    """How kept ReLUs are compared (default dcf, without a dealer bits); the servers must use the same."""
+    preparation: Literal["dealer", "two-party", "ot"] = "dealer"
+    """dealer: made here, for both. two-party: by both servers together; ot: so by oblivious transfer alone."""
+    party: Literal[0, 1] | None = None
+    """Without a dealer: which server this is."""
+    peer: str = "127.0.0.1:9441"
+    """Without a dealer: HOST:PORT where party 0 waits and which party 1 dials."""
+    keys: Path | None = None
+    """Without a dealer: directory of this party's certificate (`autorep keys`)."""
+    timeout: float = 60.0
+    """Without a dealer: seconds without progress after which the link fails."""
     json: str | None = None
     """Write the result as JSON to this file (- for standard output)."""
 
     def run(self) -> int:
+        from autorep.mpc.two_party.names import checked_comparison
         from autorep.program.files import load_public
         from autorep.service.prepare import prepare
 
+        comparison = checked_comparison(self.preparation, self.comparison)
+        if self.preparation != "dealer":
+            return self._together()
         program = load_public(self.bundle / "public")
-        sizes = prepare(program, self.out, self.count, self.comparison)
+        sizes = prepare(program, self.out, self.count, comparison)
         result = {"count": self.count, "bytes_party0": sizes[0], "bytes_party1": sizes[1]}
         rows = [(f"party {i}", megabytes(size), megabytes(size / max(1, self.count))) for i, size in enumerate(sizes)]
         emit(result, table(rows, ("for", "in all", "per inference"), "lrr"), self.json)
+        return 0
+
+    def _together(self) -> int:
+        from autorep.service.messages import parse_address
+        from autorep.service.prepare_together import prepare_together
+
+        if self.party is None or self.keys is None:
+            raise ConfigError(f"--preparation {self.preparation} needs --party 0 or 1 and --keys, at both servers")
+        peer = parse_address(self.peer, "--peer")
+        size = prepare_together(
+            self.bundle, self.party, peer, self.keys, self.out, self.count, self.preparation, self.timeout
+        )
+        result = {"count": self.count, f"bytes_party{self.party}": size}
+        row = (f"party {self.party}", megabytes(size), megabytes(size / self.count))
+        emit(result, table([row], ("for", "in all", "per inference"), "lrr"), self.json)
         return 0
 
 
@@ -198,12 +228,17 @@ class Serve:
     """Seconds after which a query whose other half did not arrive is dropped."""
     timeout: float = 30.0
     """Seconds without progress after which a link or a waiting query fails."""
-    comparison: Literal["dcf", "bits"] = "dcf"
-    """How kept ReLUs are compared; the same at both servers."""
+    comparison: Literal["dcf", "bits"] | None = None
+    """How kept ReLUs are compared (default dcf, without a dealer bits); the same at both servers."""
+    preparation: Literal["dealer", "two-party", "ot"] = "dealer"
+    """Who made what is in the store: a dealer, or the two servers themselves (`autorep prepare --preparation …`)."""
 
     def run(self) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         use_threads(self.threads)
+        if self.preparation != "dealer" and self.dealer is not None:
+            raise ConfigError(f"--preparation {self.preparation} needs no dealer; leave out --dealer")
+        from autorep.mpc.two_party.names import checked_comparison
         from autorep.service.api import ApiSettings
         from autorep.service.door import DoorSettings
         from autorep.service.logs import setup_logging
@@ -220,7 +255,7 @@ class Serve:
             per_client=self.per_client,
             half_expiry=self.half_expiry,
             timeout=self.timeout,
-            comparison=self.comparison,
+            comparison=checked_comparison(self.preparation, self.comparison),
         )
         for url in self.urls:
             https_only(url, "--urls")

@@ -25,7 +25,6 @@ import numpy as np
 
 from autorep import _native
 from autorep.errors import AutorepError, MaterialError, ProtocolError, UsedError
-from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
@@ -381,7 +380,7 @@ class Session(ABC):
     def open_weights(self, link: Transport, blinding: Blinding) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""
         party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)
-        party.setup(BlindedModel(self.program, self.index, link, blinding.seed, bytes.fromhex(blinding.id)))
+        party.setup(blinding.model(self.program, self.index, link))
         _native.keep_freed_memory()  # only now: what setting up took is given back first
         event("weights opened", program=self.hash, bytes=link.ledger.total("offline").sent)
         return party
