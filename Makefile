@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.autorep-setup-dev
 INPUTS := pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/autorep/_native/cpp/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak chaos clean
+.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak chaos mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ soak: setup-dev  ## thousands of queries from several clients, every answer chec
 
 chaos: setup-dev  ## every fault of an operator's life under load, seeded (10 minutes)
 	PYTHONPATH=. $(BIN)/python tests/service/chaos.py
+
+mutants: setup-dev  ## break each promise in the sources on purpose; a named test must notice every time (minutes)
+	$(BIN)/python -m tests.mutants.run
 
 clean:  ## remove everything that was built or written
 	rm -rf $(VENV) build dist demo-output report .pytest_cache .mypy_cache .ruff_cache .hypothesis
