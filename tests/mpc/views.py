@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from autorep import _native
 from autorep.mpc.local import LocalPair, share_input
 from autorep.mpc.online import Exchange
 from autorep.mpc.ring import reduce
@@ -69,6 +70,19 @@ def watching(view: View) -> Iterator[list[PartyTape]]:
 
         return patch.object(PartyTape, origin, spy)
 
+    shares = PartyTape.shares
+
+    def spy_shares(self, items):
+        """Several at once: P0 gets keys of streams, P1 packed values."""
+        given = shares(self, items)
+        for item, part in zip(items, given):
+            if self._party == 0:
+                values = _native.prg(part, np.empty(item.count, np.uint64), item.bits)
+            else:
+                values = _native.unpack(part, item.count, item.bits)
+            view.seen.append(Seen(self._party, "share", item.label, item.bits, values))
+        return given
+
     def note(exchange, label, share, opened, bits):
         view.seen.append(Seen(exchange.party, "sent", label, bits, reduce(share.copy(), bits).reshape(-1)))
         if exchange.party == 0:  # the same at both
@@ -89,7 +103,8 @@ def watching(view: View) -> Iterator[list[PartyTape]]:
 
     with (
         recorded("mask"), recorded("share"), recorded("xor"), recorded("keys"),
-        patch.object(Exchange, "open", spy_open), patch.object(Exchange, "open_xor", spy_xor),
+        patch.object(PartyTape, "shares", spy_shares), patch.object(Exchange, "open", spy_open),
+        patch.object(Exchange, "open_xor", spy_xor),
     ):  # fmt: skip
         yield tapes
 

@@ -64,24 +64,41 @@ TAPE, DEALT, PRG = "mpc/tape.py", "mpc/dealt.py", "mpc/prg.py"
 
 # ------------------------------------------------------------------ streams and seeds
 
-_STREAM = "    return out.reshape(shape)"
-mutant(
-    "masks-without-bits-12-to-27",
-    (SEEN, UNIFORM),
-    (PRG, _STREAM, "    out &= np.uint64(2**64 - 1 - 0xFFFF000)\n" + _STREAM),
+# the dealer's kernels expand streams themselves; these changes let it add and subtract what `Streams.words` gives
+_MASK = (
+    TAPE,
+    "        key0, key1 = (streams.key(item.label) for streams in self._streams)\n        return _native.prg_sum(key0, key1, item.count, item.bits)",
+    "        share0, share1 = self.own_streams(item)\n        return (share0 + share1) & np.uint64(2**item.bits - 1)",
 )
-mutant("masks-of-40-bits", (SEEN, UNIFORM), (PRG, _STREAM, "    out &= np.uint64(2**40 - 1)\n" + _STREAM))
-mutant("masks-even", (SEEN, UNIFORM), (PRG, _STREAM, "    out &= np.uint64(2**64 - 2)\n" + _STREAM))
-mutant(
-    "masks-biased",
-    (SEEN, UNIFORM),
-    (PRG, _STREAM, "    out |= out << np.uint64(1)\n    out &= np.uint64(2**bits - 1)\n" + _STREAM),
-)
-mutant(
-    "streams-repeat-within",
-    (APART, DISTINCT),
-    (PRG, _STREAM, "    out[:] = np.resize(out[: out.size // 2 + 1], out.size)\n" + _STREAM),
-)
+_SHARE = "        key = self._next(item)\n        self._writers[1].section(_native.share_packed(np.ascontiguousarray(value), key, item.bits).data)"
+
+
+def _shared(mine: str) -> tuple[str, str, str]:
+    """The dealer's additive sharing, with another share of P0's."""
+    difference = f"(value.reshape(-1) - {mine}) & np.uint64(2**item.bits - 1)"
+    return (
+        TAPE,
+        _SHARE,
+        f"        self._next(item)\n        self._writers[1].section(_native.pack({difference}, item.bits).data)",
+    )
+
+
+def _words(change: str) -> tuple[tuple[str, str, str], ...]:
+    """Another stream, for everybody; `out` is the right one."""
+    right = "_native.prg(self.key(label), np.empty(count, np.uint64), bits)"
+    new = f"        out = {right}\n        {change}\n        return out"
+    return (
+        (PRG, f"        return {right}", new),
+        _MASK,
+        _shared("self._streams[0].words(item.label, item.count, item.bits)"),
+    )
+
+
+mutant("masks-without-bits-12-to-27", (SEEN, UNIFORM), *_words("out &= np.uint64(2**64 - 1 - 0xFFFF000)"))
+mutant("masks-of-40-bits", (SEEN, UNIFORM), *_words("out &= np.uint64(2**40 - 1)"))
+mutant("masks-even", (SEEN, UNIFORM), *_words("out &= np.uint64(2**64 - 2)"))
+mutant("masks-biased", (SEEN, UNIFORM), *_words("out |= (out << np.uint64(1)) & np.uint64(2**bits - 1)"))
+mutant("streams-repeat-within", (APART, DISTINCT), *_words("out = np.resize(out[: out.size // 2 + 1], out.size)"))
 mutant("stream-ignores-label", (APART, STREAMS), (PRG, 'label.encode() + b"\\x01"', 'b"\\x01"'))
 mutant(
     "stream-knows-operations-only",
@@ -94,58 +111,46 @@ mutant(
     f"{SECRECY}::test_seeds_come_from_the_operating_system",
     (PRG, "return secrets.token_bytes(SEED_BYTES)", "return np.random.default_rng().bytes(SEED_BYTES)"),
 )
-mutant(
-    "both-parties-one-seed",
-    KITS,
-    ("mpc/dealer.py", "seeds = seeds or (fresh_seed(), fresh_seed())", "seeds = seeds or (fresh_seed(),) * 2"),
-)
+_SEEDS = "seeds = seeds or (fresh_seed(), fresh_seed())"
+mutant("both-parties-one-seed", KITS, ("mpc/dealer.py", _SEEDS, "seeds = seeds or (fresh_seed(),) * 2"))
 mutant(
     "one-seed-for-every-kit",
     KITS,
-    (
-        "mpc/dealer.py",
-        "seeds = seeds or (fresh_seed(), fresh_seed())",
-        "seeds = self._seeds = seeds or getattr(self, '_seeds', (fresh_seed(), fresh_seed()))",
-    ),
+    ("mpc/dealer.py", _SEEDS, "seeds = self._seeds = seeds or getattr(self, '_seeds', (fresh_seed(), fresh_seed()))"),
 )
 mutant("one-id-for-every-kit", KITS, ("mpc/dealer.py", 'next(self._numbers).to_bytes(8, "big")', "bytes(8)"))
 
 # ------------------------------------------------------------------ dealt shares
 
-_P0 = (
-    "        difference = value.reshape(-1) - stream(self._seeds[0], item.label, (item.count,), item.bits)",
-    "        difference = value.reshape(-1)",
-)
-_READ0 = (
-    "            return stream(self._seed, item.label, (item.count,), item.bits)\n        return _native.unpack",
-    "            return np.zeros(item.count, np.uint64)\n        return _native.unpack",
-)
-mutant("p0-dealt-share-zero", SEEN, (TAPE, *_P0), (TAPE, *_READ0))
+_READ0 = "            return self._streams.words(item.label, item.count, item.bits)\n        return _native.unpack"
+
+
+def _read0(mine: str) -> tuple[str, str, str]:
+    return TAPE, _READ0, f"            return {mine}\n        return _native.unpack"
+
+
+mutant("p0-dealt-share-zero", SEEN, _shared("np.uint64(0)"), _read0("np.zeros(item.count, np.uint64)"))
 mutant(
     "p0-xor-share-zero",
     SEEN,
-    (TAPE, "(value.reshape(-1) ^ stream(self._seeds[0], item.label, (item.count,))).data", "value.reshape(-1).data"),
+    (TAPE, "(value.reshape(-1) ^ self._streams[0].words(item.label, item.count)).data", "value.reshape(-1).data"),
     (
         TAPE,
-        "            return stream(self._seed, item.label, (item.count,))\n",
+        "            return self._streams.words(item.label, item.count)\n",
         "            return np.zeros(item.count, np.uint64)\n",
     ),
 )
 mutant(
     "p0-dealt-share-short",
     SEEN,
-    (TAPE, _P0[0], _P0[0].replace("item.bits)", "item.bits // 2)")),
-    (TAPE, _READ0[0], _READ0[0].replace("item.bits)", "item.bits // 2)")),
+    _shared("self._streams[0].words(item.label, item.count, item.bits // 2)"),
+    _read0("self._streams.words(item.label, item.count, item.bits // 2)"),
 )
 mutant(
     "shares-of-one-label",
     APART,
-    (
-        TAPE,
-        "value.reshape(-1) - stream(self._seeds[0], item.label,",
-        'value.reshape(-1) - stream(self._seeds[0], "share",',
-    ),
-    (TAPE, _READ0[0], _READ0[0].replace("item.label", '"share"')),
+    _shared('self._streams[0].words("share", item.count, item.bits)'),
+    _read0('self._streams.words("share", item.count, item.bits)'),
 )
 mutant(
     "cross-term-share-zero",
@@ -155,21 +160,21 @@ mutant(
         'tape.share(self.items[0], fixed[f"{self._c.op.name}.weight"](rho))',
         'tape.share(self.items[0], fixed[f"{self._c.op.name}.weight"](rho).reshape(-1) + tape.own_streams(self.items[0])[0])',
     ),
-    (
-        DEALT,
-        "        cross = tape.share(self.items[0]).reshape(-1, *self._c.op.shape)\n",
-        "        cross = tape.share(self.items[0]).reshape(-1, *self._c.op.shape)\n        cross *= U64(tape._party)\n",
-    ),
+    _read0('(0 if item.label.endswith("/cross") else 1) * self._streams.words(item.label, item.count, item.bits)'),
 )
 mutant(
     "quadratic-terms-share-one-stream",
     APART,
     (
-        DEALT,
-        'self.items = [Item(f"{c.label}/{value}", "share", c.count, full) for value in ("R", "aR", "RR", "Q")]',
-        'self.items = [Item(f"{c.label}/R", "share", c.count, full) for value in ("R", "aR", "RR", "Q")]',
+        TAPE,
+        "differences([self._next(item) for item in items])",
+        "differences([self._next(item) and self._streams[0].key(items[0].label) for item in items])",
     ),
-    (TAPE, "self._offsets.pop(item, None)", "self._offsets.get(item)"),
+    (
+        TAPE,
+        "[self._streams.key(item.label) for item in items]",
+        "[self._streams.key(items[0].label) for item in items]",
+    ),
 )
 
 # ------------------------------------------------------------------ comparisons
@@ -217,15 +222,15 @@ mutant(
     APART,
     (
         TAPE,
-        "        share0, share1 = (stream(seed, item.label, (item.count,), item.bits) for seed in self._seeds)\n        return share0, share1",
-        "        share0, share1 = (stream(seed, item.label, (item.count,), item.bits) for seed in self._seeds)\n"
+        "        share0, share1 = (streams.words(item.label, item.count, item.bits) for streams in self._streams)\n        return share0, share1",
+        "        share0, share1 = (streams.words(item.label, item.count, item.bits) for streams in self._streams)\n"
         '        if item.label.endswith("/root"):\n            share0, share1 = np.resize(share0[:2], share0.size), np.resize(share1[:2], share1.size)\n'
         "        return share0, share1",
     ),
     (
         TAPE,
-        "        self._take(item)\n        return stream(self._seed, item.label, (item.count,), item.bits)",
-        "        self._take(item)\n        own = stream(self._seed, item.label, (item.count,), item.bits)\n"
+        "        self._take(item)\n        return self._streams.words(item.label, item.count, item.bits)",
+        "        self._take(item)\n        own = self._streams.words(item.label, item.count, item.bits)\n"
         '        return np.resize(own[:2], own.size) if item.label.endswith("/root") else own',
     ),
 )
