@@ -51,7 +51,7 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert main([*arguments, "--json", str(folder / "prepare.json")]) == 0
     for party in ("party0", "party1"):
         material, store = str(folder / "material" / party), str(folder / "store" / party)
-        assert main(["import", material, "--store", store, "--begin", "True"]) == 0
+        assert main(["import", material, "--store", store, "--begin"]) == 0
     ports, peer = [free_port(), free_port()], free_port()
     processes = []
     for party in (0, 1):

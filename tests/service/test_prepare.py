@@ -63,7 +63,7 @@ def test_a_second_copy_of_used_material_is_refused(
 
 
 def test_without_a_record_the_operator_must_say_that_it_is_the_first(material: Path, folder: Path) -> None:
-    with pytest.raises(MaterialError, match="--begin True"):
+    with pytest.raises(MaterialError, match="--begin"):
         move_in(material, folder.parent)
     assert len(list((material / folder.name / "kits").iterdir())) == 3
     move_in(material, folder.parent, begin=True)

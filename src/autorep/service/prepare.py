@@ -83,7 +83,7 @@ def _move_program(source: Path, target: Path, begin: bool) -> Moved:
     if not Record.exists(record):
         if not begin:
             raise MaterialError(
-                f"{record}: no record of used material is here. If this server has never used any, say --begin True; "
+                f"{record}: no record of used material is here. If this server has never used any, say --begin; "
                 "if the record was lost, delete this material and prepare it anew"
             )
         Record.begin(record, program, oldest).close()
