@@ -562,7 +562,7 @@ mutant(
 mutant(
     "addresses-in-clear",
     f"{TOKENS}::test_addresses_in_clear_are_refused",
-    ("service/client.py", 'if not url.lower().startswith("https://"):', 'if not url.lower().startswith("http"):'),
+    ("service/web.py", 'if not url.lower().startswith("https://"):', 'if not url.lower().startswith("http"):'),
 )
 mutant(
     "seed-in-a-repr",
