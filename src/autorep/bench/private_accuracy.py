@@ -27,13 +27,8 @@ def private_accuracy(
 ) -> dict[str, Any]:
     """Compile on training images, then run the first `count` test images in every mode."""
     count = min(count, len(dataset.test))
-    images, labels = _pixels(dataset.test, count), dataset.test.labels[:count].numpy()
-    program = compile_program(
-        saved.model,
-        np.array_split(_pixels(dataset.train, CALIBRATION_IMAGES), CALIBRATION_IMAGES // 64),
-        class_names=dataset.classes,
-        normalize=(dataset.mean, dataset.std),
-    )
+    images, labels = pixels(dataset.test, count), dataset.test.labels[:count].numpy()
+    program = calibrated(saved, dataset)
     exact = program.run(images, mode="float")
     fixed = program.run(images, mode="fixed")
     private = _private(program, images, batch, progress)
@@ -54,13 +49,24 @@ def private_accuracy(
     }
 
 
+def calibrated(saved: SavedModel, dataset: data.Dataset) -> Program:
+    """The model compiled on training images."""
+    return compile_program(
+        saved.model,
+        np.array_split(pixels(dataset.train, CALIBRATION_IMAGES), CALIBRATION_IMAGES // 64),
+        class_names=dataset.classes,
+        normalize=(dataset.mean, dataset.std),
+    )
+
+
 def _private(program: Program, images: np.ndarray, batch: int, progress: bool) -> np.ndarray:
     parts = [images[start : start + batch] for start in range(0, len(images), batch)]
     with LocalPair(program, timeout=600.0) as pair:
         return np.concatenate([pair.run(part) for part in tqdm(parts, "private queries", disable=not progress)])
 
 
-def _pixels(images: data.Images, count: int) -> np.ndarray:
+def pixels(images: data.Images, count: int) -> np.ndarray:
+    """The first images, each value in [0, 1]."""
     return images.take(torch.arange(min(count, len(images)))).numpy() / 255.0
 
 

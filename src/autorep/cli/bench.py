@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": (_MEASURE, "Train", "images per second of training epochs"),
     "growth": (_MEASURE, "Growth", "how cost grows with ReLUs, image size, width and batch"),
     "serve": (_MEASURE, "Serve", "throughput and latency of a deployment under load"),
+    "misses": (_MEASURE, "Misses", "wrong answers that neither client nor answer betrays, far out of range"),
     "zoo": (_RECORDED, "Zoo", "accuracy of zoo models: float, fixed point, private"),
     "all": (_RECORDED, "All", "the headline set (quick) or the full set, recorded"),
     "tables": (_RECORDED, "Tables", "write the documents' tables from the recorded results"),

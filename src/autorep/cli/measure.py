@@ -1,4 +1,4 @@
-"""Commands that measure one thing: `autorep bench pi`, `peers`, `kernels`, `train`, `growth`, `serve`."""
+"""Commands that measure one thing: `autorep bench pi`, `peers`, `kernels`, `train`, `growth`, `serve`, `misses`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,29 @@ class PrivateInference(Measurement):
         )
         self.finish(result, describe_inference(result))
         return 0 if result["agrees"] else 1
+
+
+@dataclass(frozen=True)
+class Misses(Measurement):
+    """Images made brighter by a factor: how many are refused, flagged, answered wrongly, and wrong without a sign."""
+
+    model: str = "cifar100-resnet20-relu10pct"
+    """Name from `autorep zoo`, or a saved model."""
+    data_path: Path | None = None
+    """Archive, folder or .npz file of the model's data set."""
+    images: int = 200
+    """Test images."""
+
+    def run(self) -> int:
+        from autorep import data, zoo
+        from autorep.bench.misses import misses
+        from autorep.bench.private_accuracy import calibrated, pixels
+
+        saved = zoo.load(self.model)
+        dataset = data.load(saved.info["data"], self.data_path, saved.input_shape[-1])
+        rows = misses(calibrated(saved, dataset), pixels(dataset.test, self.images))
+        self.finish({"model": self.model, "rows": rows}, table([list(row.values()) for row in rows], list(rows[0])))
+        return 0
 
 
 def parse_relus(text: str) -> int | None:
