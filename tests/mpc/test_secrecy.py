@@ -82,10 +82,13 @@ def test_a_prepared_query_runs_once():
     with LocalPair(program) as pair:
         kits, inputs = pair.kits(1), share_input(program, np.zeros((1, *program.input.shape)))
         queries = [prepare(party, kit) for party, kit in zip(pair.parties, kits)]
-        pair._both(lambda i: pair.parties[i].run(pair._links[i], queries[i], inputs[i]))
-        for i in (0, 1):
-            with pytest.raises(MaterialError, match="used already"):
-                pair.parties[i].run(pair._links[i], queries[i], inputs[i])
+
+        def both() -> None:
+            pair._both(lambda i: pair.parties[i].run(pair._links[i], queries[i], inputs[i]))
+
+        both()
+        with pytest.raises(MaterialError, match="used already"):
+            both()
 
 
 def test_kits_share_neither_seeds_nor_ids_nor_comparison_keys():

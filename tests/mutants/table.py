@@ -422,7 +422,11 @@ mutant(
 mutant(
     "prepared-query-runs-again",
     f"{SECRECY}::test_a_prepared_query_runs_once",
-    ("mpc/party.py", "        query.used = True\n", ""),
+    (
+        "mpc/party.py",
+        "        query.used = True\n",
+        "        import copy\n\n        query = copy.copy(query)\n        query.steps = list(query.steps)\n",
+    ),
 )
 mutant(
     "tensor-read-again",
