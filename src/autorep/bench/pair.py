@@ -34,6 +34,7 @@ class Query:
         dealer_seconds: making both kits: by the dealer, who writes them to files, or between the servers, a part of
             the time of `AT_ONCE` made together.
         prepare_seconds: the slower party's own part of the offline phase.
+        dealer_cpu_seconds, prepare_cpu_seconds: processor time of the same, of both parties together.
         offline_bytes: of both kits.
         making: what each party measured of making kits without a dealer, as parts of one kit.
         parties: what each party process measured (see `worker`).
@@ -43,6 +44,8 @@ class Query:
     seconds: float
     dealer_seconds: float
     prepare_seconds: float
+    dealer_cpu_seconds: float
+    prepare_cpu_seconds: float
     offline_bytes: int
     parties: list[dict[str, Any]]
     making: list[dict[str, float]]
@@ -124,12 +127,14 @@ class Pair:
         if self.dealer is None:
             making = self._make(len(images))
             dealer_seconds = max(entry["seconds"] for entry in making)
+            dealer_cpu = sum(entry["cpu_seconds"] for entry in making)
             offline_bytes = int(sum(entry["kit_bytes"] for entry in making))
         else:
-            started = time.perf_counter()
+            clock = time.thread_time if self.threads == 1 else time.process_time  # torch may have threads that spin
+            started, cpu = time.perf_counter(), clock()
             with paths[0].open("wb") as sink0, paths[1].open("wb") as sink1:
                 self.dealer.deal_to((sink0, sink1), len(images))
-            dealer_seconds = time.perf_counter() - started
+            dealer_seconds, dealer_cpu = time.perf_counter() - started, clock() - cpu
             offline_bytes = sum(path.stat().st_size for path in paths)
         self._processes.send([{"do": "prepare", "path": str(path)} for path in paths])
         prepared = self._processes.gather()[0]
@@ -145,6 +150,8 @@ class Pair:
             seconds,
             dealer_seconds,
             max(message["seconds"] for message in prepared),
+            dealer_cpu,
+            sum(message["cpu_seconds"] for message in prepared),
             offline_bytes,
             parties,
             making,

@@ -70,6 +70,8 @@ def summarize(program: Program, queries: list[Query], pair: Pair) -> dict[str, A
         "rounds": parties[0]["rounds"],
         "online_bytes_per_party": max(party["bytes"] for party in parties),
         "online_cpu_seconds_per_party": statistics.median(party["cpu_seconds"] for party in parties),
+        "dealer_cpu_seconds": statistics.median(query.dealer_cpu_seconds for query in queries),
+        "prepare_cpu_seconds_per_party": statistics.median(query.prepare_cpu_seconds for query in queries) / 2,
         "offline_seconds": dealer + prepare,
         "dealer_seconds": dealer,
         "prepare_seconds": prepare,

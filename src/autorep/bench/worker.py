@@ -130,9 +130,10 @@ class Worker:
             with path.open("rb") as file:
                 kit = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             path.unlink()
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         self.query = self.party.prepare(self.party.source(kit))
-        channel.send(self._control, {"seconds": time.perf_counter() - started})
+        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        channel.send(self._control, spent)
 
     def _run(self, share: bytes) -> None:
         self.link.ledger = Ledger()
@@ -145,6 +146,7 @@ class Worker:
         result: dict[str, Any] = {
             "seconds": seconds,
             "cpu_seconds": busy,
+            "exchange_cpu_seconds": total.cpu_seconds,
             "rounds": total.rounds,
             "bytes": total.sent,
             "operations": self.query.seconds,

@@ -9,6 +9,7 @@ from autorep.cli.main import dispatch
 _MEASURE, _RECORDED = "autorep.cli.measure", "autorep.cli.recorded"
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "pi": (_MEASURE, "PrivateInference", "private inference of one network: latency, bytes, rounds, memory"),
+    "cost": (_MEASURE, "Processor", "processor time of a query, all parties together, with and without the service"),
     "peers": (_MEASURE, "Peers", "the same work on CrypTen, alternating with ours"),
     "kernels": (_MEASURE, "Kernels", "each native kernel against its limit, torch and numpy"),
     "train": (_MEASURE, "Train", "images per second of training epochs"),

@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ping": ("autorep.cli.serve", "Ping", "check every link and say what is wrong"),
     "predict": ("autorep.cli.predict", "Predict", "classify images privately"),
     "zoo": ("autorep.cli.predict", "Zoo", "list the finished models that ship with the package"),
-    "bench": ("autorep.cli.bench", "", "measure: pi, peers, kernels, train, growth, serve"),
+    "bench": ("autorep.cli.bench", "", "measure: pi, cost, peers, kernels, train, growth, serve"),
     "report": ("autorep.cli.report", "Report", "one self-contained HTML file from runs and benchmarks"),
 }
 

@@ -1,4 +1,4 @@
-"""Commands that measure one thing: `autorep bench pi`, `peers`, `kernels`, `train`, `growth`, `serve`, `misses`."""
+"""Commands that measure one thing: `autorep bench pi`, `cost`, `peers`, `kernels`, `train`, `growth` and others."""
 
 from __future__ import annotations
 
@@ -132,6 +132,30 @@ def describe_inference(result: dict[str, Any]) -> str:
     ]
     head = (tables.inference_title(result), setting)
     return "\n".join([table(facts, head), "", tables.operations(result).text()])
+
+
+@dataclass(frozen=True)
+class Processor(Measurement):
+    """Processor time of one query, all parties together: dealer, preparation, computing, exchanges, and the service."""
+
+    cases: tuple[str, ...] = ("resnet18:12900", "resnet20:5652")
+    """Networks and ReLUs to keep, NETWORK:COUNT or NETWORK:all."""
+    levels: tuple[str, ...] = ()
+    """Instruction-set levels to force, such as avx512 avx2; the processor's best if none is given."""
+    repeats: int = 7
+    """Queries of the engine measured per row; one more warms up."""
+    service_queries: int = 20
+    """Queries through a deployment on this machine; 0 leaves the service out."""
+
+    def run(self) -> int:
+        from autorep import _native
+        from autorep.bench.processor import measure
+
+        pairs = [case.partition(":")[::2] for case in self.cases]
+        cases = [(network, parse_relus(relus or "all")) for network, relus in pairs]
+        result = measure(cases, self.levels or (_native.simd(),), self.repeats, self.service_queries)
+        self.finish(result, tables.processor(result).text())
+        return 0
 
 
 @dataclass(frozen=True)

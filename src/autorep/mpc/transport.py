@@ -42,18 +42,20 @@ MESSAGE_LIMIT = 1 << 22  # of a frame whose length the receiver does not know
 
 @dataclass
 class Entry:
-    """What one operation moved: bytes with headers, rounds, and seconds spent waiting and moving."""
+    """What one operation moved: bytes with headers, rounds, seconds spent waiting and moving, processor time of it."""
 
     sent: int = 0
     received: int = 0
     rounds: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     def add(self, other: Entry) -> None:
         self.sent += other.sent
         self.received += other.received
         self.rounds += other.rounds
         self.seconds += other.seconds
+        self.cpu_seconds += other.cpu_seconds
 
 
 class Ledger:
@@ -224,7 +226,7 @@ class Transport(ABC):
             raise ProtocolError(f"{label}: this link already failed ({self._failure}); open a new one")
         view = None if payload is None else memoryview(payload).cast("B")
         header = b"" if view is None else frame_header(kind, self._sent_steps, label, len(view))
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), time.thread_time()
         try:
             self._transfer(header, view, reader)
         except PeerAbort as error:
@@ -237,7 +239,7 @@ class Transport(ABC):
             message = f"{label}: {self._explain(error)}"
             self.abort(message)
             raise ProtocolError(message) from error
-        entry = Entry(seconds=time.perf_counter() - started)
+        entry = Entry(seconds=time.perf_counter() - started, cpu_seconds=time.thread_time() - busy)
         if view is not None:
             self._sent_steps += 1
             entry.sent = len(header) + len(view)

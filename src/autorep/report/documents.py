@@ -75,6 +75,8 @@ TABLES: dict[str, Callable[[Sources], Table | None]] = {
     "speed": _recorded("training/speed", tables.speed),
     "zoo": _recorded("zoo", tables.zoo),
     "kernels": _recorded("kernels", tables.kernels),
+    "kernels-avx2": _recorded("kernels-avx2", tables.kernels),
+    "processor": _recorded("cost", tables.processor),
 }
 
 

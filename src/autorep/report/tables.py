@@ -96,6 +96,31 @@ def operations(result: Result) -> Table:
     return Table(("operation", "ms online", "share"), rows, "lrr")
 
 
+def processor(result: Result) -> Table:
+    """Processor time of one query, all parties together."""
+
+    def ms(value: float | None) -> str:
+        return "" if value is None else f"{1000 * value:.0f} ms"
+
+    rows = []
+    for row in result["rows"]:
+        parts, served = row["cpu_seconds"], row.get("service")
+        rows.append(
+            (
+                f"{inference_title(row)}, {row['relus']:,} ReLUs",
+                row["simd"],
+                *(ms(parts[name]) for name in ("dealer", "prepare", "compute", "exchange")),
+                f"**{ms(row['total_cpu_seconds'])}**",
+                *(ms(served[name]) if served else "" for name in ("dealer", "party0", "party1", "total")),
+            )
+        )
+    head = (
+        "network", "level", "dealer", "prepare, both", "compute, both", "exchanges (TLS, Python), both", "engine",
+        "service: dealer", "server 0", "server 1", "in all",
+    )  # fmt: skip
+    return Table(head, rows, "llrrrrrrrrr", "Processor time of one query of one image, user and system")
+
+
 def peers(result: Result) -> Table:
     """Ours and another system doing the same work, row by row."""
     rows = [

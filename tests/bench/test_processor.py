@@ -1,0 +1,47 @@
+"""`autorep bench cost`: processor time by the processes' own counters, for the engine and for a whole deployment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autorep import _native
+from autorep.bench.processor import measure, processor_seconds
+from autorep.report import tables
+
+
+def test_counters_see_a_process_and_its_children() -> None:
+    code = """
+import subprocess, sys, time
+burn = "import time\\nwhile time.process_time() < 0.3: pass\\nprint(flush=True)\\n"
+while time.process_time() < 0.2: pass
+subprocess.run([sys.executable, "-c", burn], stdout=subprocess.DEVNULL)
+child = subprocess.Popen([sys.executable, "-c", burn + "time.sleep(60)"], stdout=subprocess.PIPE)
+child.stdout.read(1)
+print(flush=True)
+sys.stdin.read()
+child.kill()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    spent = processor_seconds(process.pid)
+    process.communicate()
+    assert 0.75 < spent < 3
+
+
+@pytest.mark.slow
+def test_every_part_costs_something_and_the_level_is_restored() -> None:
+    level = _native.simd()
+    result = measure([("digits_net", None)], ["portable"], repeats=1, service_queries=2)
+    assert _native.simd() == level
+    assert "AUTOREP_SIMD" not in os.environ
+    (row,) = result["rows"]
+    assert min(row["cpu_seconds"].values()) > 0
+    assert row["simd"] == "portable"
+    assert row["service"]["total"] == pytest.approx(sum(row["service"][r] for r in ("dealer", "party0", "party1")))
+    assert row["service"]["party0"] > 0
+    assert "in all" in tables.processor(result).text()
