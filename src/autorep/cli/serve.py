@@ -154,6 +154,7 @@ class Dealer:
         stop.wait()
         service.stopping.set()
         listener.close()
+        listener.join(5.0)
         event("stopped", dealt=service.dealt)
         return 0
 

@@ -7,6 +7,7 @@ import errno
 import socket
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -53,6 +54,7 @@ class Listener:
             ) from None
         self._context, self._roles, self._timeout, self._serve = context, roles, timeout, serve
         self._open: set[TcpTransport] = set()
+        self._threads: set[threading.Thread] = set()
         self._strangers: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -78,6 +80,14 @@ class Listener:
             for transport in self._open:
                 transport.interrupt()
 
+    def join(self, seconds: float) -> None:
+        """Wait for the threads of connections that were cut: the interpreter must not end under them."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
     def _accept(self) -> None:
         try:
             raw, address = self._socket.accept()
@@ -92,7 +102,8 @@ class Listener:
             raw.close()
             return
         try:
-            threading.Thread(target=self._handle, args=(raw, address[0]), name="autorep-link", daemon=True).start()
+            thread = threading.Thread(target=self._handle, args=(raw, address[0]), name="autorep-link", daemon=True)
+            thread.start()
         except RuntimeError as error:  # no thread to be had
             self._forget(address[0])
             raw.close()
@@ -114,6 +125,8 @@ class Listener:
 
     def _handle(self, raw: socket.socket, address: str) -> None:
         transport: TcpTransport | None = None
+        with self._lock:
+            self._threads.add(threading.current_thread())
         try:
             try:
                 transport = accept(raw, self._context, self._roles, self._timeout, _HANDSHAKE_SECONDS)
@@ -135,3 +148,5 @@ class Listener:
                 with self._lock:
                     self._open.discard(transport)
                 transport.close()
+            with self._lock:
+                self._threads.discard(threading.current_thread())
