@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "count": ("autorep.cli.train", "Count", "count a network's ReLUs, site by site"),
     "train": ("autorep.cli.train", "Train", "train an all-ReLU baseline"),
     "replace": ("autorep.cli.train", "Replace", "replace ReLUs down to a budget and fine-tune"),
+    "experiment": ("autorep.cli.experiment", "Experiment", "run a grid of replacements and check what it claims"),
     "evaluate": ("autorep.cli.train", "Evaluate", "accuracy of a saved model, and how many images leave its range"),
     "check": ("autorep.cli.compile", "Check", "list every operation the compiler cannot translate"),
     "compile": ("autorep.cli.compile", "Compile", "compile a trained model to a fixed-point program and split it"),

@@ -1,0 +1,117 @@
+"""`autorep experiment`: a grid of replacements, or a measurement, from a TOML file; checks what the file claims."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from autorep.cli.output import table
+from autorep.errors import ConfigError
+from autorep.settings import nearest, read_toml
+
+FOLDER = Path("experiments")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Run an experiment, write its table and figure, check the orderings it claims; exit 1 when one fails."""
+
+    name: Annotated[str, tyro.conf.Positional]
+    """A file FILE.toml, or the name of one in ./experiments."""
+    out: Path = Path("runs/experiments")
+    """Where runs, tables and figures go, in a folder of the experiment's name."""
+    weights: Path | None = None
+    """Trained all-ReLU weights of the network that the experiment names."""
+    data_path: Path | None = None
+    """Archive, folder or .npz file of its data set."""
+    epochs: int | None = None
+    """Instead of the file's own."""
+    threads: int | None = None
+    """CPU threads of one run; default is torch's own choice."""
+    jobs: int = 1
+    """Runs at a time on this machine."""
+    engine: Literal["processes", "ray"] = "processes"
+    """Where runs go: processes of this machine, or workers of a Ray cluster (pip install 'autorep[sweep]')."""
+    run_missing: bool = True
+    """Whether to run what has not finished; --no-run-missing only tells what is there."""
+
+    def run(self) -> int:
+        path = find(self.name)
+        kind = read_toml(path).get("kind", "replace")
+        if kind == "replace":
+            return self._grid(path)
+        from autorep.cli.experiment_measured import MEASURED
+
+        if kind not in MEASURED:
+            raise ConfigError(f"{path}: kind = {kind}; {nearest(kind, ['replace', *MEASURED])}")
+        return MEASURED[kind](path, self.out / path.stem)
+
+    def _grid(self, path: Path) -> int:
+        from autorep.training import experiment as grids
+
+        experiment = grids.Experiment.read(path)
+        folder = self.out / experiment.name
+        given = {"weights": self.weights, "data_path": self.data_path, "epochs": self.epochs, "threads": self.threads}
+        overrides = {key: str(v) if isinstance(v, Path) else v for key, v in given.items() if v is not None}
+        runs = experiment.runs(folder, overrides)
+        missing = [run for run in runs if grids.outcome(run) is None]
+        failed: list[str] = []
+        if missing and self.run_missing:
+            print(f"{len(runs) - len(missing)} of {len(runs)} runs have finished, {len(missing)} to go")
+            if self.engine == "ray":
+                failed = grids.perform_with_ray(missing, cpus=max(self.threads or 1, 1))
+            else:
+                failed = grids.perform_all(missing, path, overrides, folder, self.jobs)
+        outcomes = [found for run in runs if (found := grids.outcome(run)) is not None]
+        verdicts = [(claim.text, grids.holds(claim, outcomes, experiment.budgets)) for claim in experiment.claims]
+        rows = grids.accuracies(experiment, outcomes)
+        head = ("test accuracy, %", *(f"{budget:g} ReLUs" for budget in experiment.budgets))
+        text = [experiment.title, "", table(rows, head, "l" + "r" * len(experiment.budgets)), ""]
+        text += [f"paper: {experiment.paper.strip()}", "", *told(verdicts), *(f"FAILED {line}" for line in failed)]
+        record = {"outcomes": [asdict(one) for one in outcomes], "claims": dict(verdicts), "failed": failed}
+        write(folder, text, record)
+        if outcomes:
+            _figure(folder / "figure.png", experiment.series, outcomes)
+        return 1 if failed or any(verdict is False for _, verdict in verdicts) else 0
+
+
+def find(name: str) -> Path:
+    """The file of that name, or a ConfigError with the nearest one."""
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    if not path.exists():
+        known = sorted(each.stem for each in FOLDER.glob("*.toml"))
+        hint = nearest(path.stem, known) if known else f"there is no folder {FOLDER} with such files here"
+        raise ConfigError(f"{path}: no such experiment; {hint}")
+    return path
+
+
+def told(verdicts: list[tuple[str, bool | None]]) -> list[str]:
+    """A line a claim."""
+    words = {True: "holds", False: "DOES NOT HOLD", None: "not run yet"}
+    return [f"{words[verdict]}: {text}" for text, verdict in verdicts]
+
+
+def write(folder: Path, text: list[str], record: dict[str, Any]) -> None:
+    """Print the result, and keep it as table.txt and result.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    print("\n".join(text))
+    (folder / "table.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    (folder / "result.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    print(f"wrote {folder / 'result.json'}", file=sys.stderr)
+
+
+def _figure(path: Path, names: Any, outcomes: list[Any]) -> None:
+    """Accuracy against ReLUs, a line a series."""
+    from autorep.report.frontier_figures import Series, frontier
+
+    lines: list[Series] = []
+    for name in names:
+        points = sorted({(float(o.relus), o.accuracy) for o in outcomes if o.series == name})
+        if points:
+            lines.append(Series(name, points, ours=not lines))
+    frontier(lines, "ReLUs kept", relus=True).savefig(path, dpi=120)
