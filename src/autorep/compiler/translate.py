@@ -17,7 +17,7 @@ from torch import Tensor
 
 from autorep.compiler.draft import DRAFT_FRAC, Draft
 from autorep.compiler.live import Live, Unsupported, move, per_image
-from autorep.program.ir import Activation, Affine, Concat, Flatten, Op
+from autorep.program.ir import Activation, Affine, Concat, Flatten, Gather, Op
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # ATen name -> rule
@@ -71,23 +71,26 @@ class Translator:
 
     def _place(self, live: Live) -> str:
         shape = live.image_shape
-        sources = [self.draft.ops[name] for name in live.sources]
         if live.shape[:1] != (self.batch,):
             raise Unsupported(f"a value of shape {live.shape} for {self.batch} images; keep the batch first")
+        sources = [self.draft.ops[name] for name in live.sources]
         index = None if live.index is None else per_image(live, self.sizes, self.batch)
-        total = sum(op.size for op in sources)
-        if index is not None and not np.array_equal(index, np.arange(total)):
-            raise Unsupported("elements moved about in a way that no operation of a program does yet")
-        if len(sources) > 1:
-            if any(op.shape[1:] != shape[1:] for op in sources):
-                raise Unsupported("a concatenation along another dimension than the channels")
-            return self.append(Concat, [Live((op.name,), (self.batch, *op.shape)) for op in sources], shape).sources[0]
-        if sources[0].shape == shape:
-            return sources[0].name
-        path, self.path = self.path, f"{sources[0].name}.flat"
-        name = self.append(Flatten, [Live((sources[0].name,), (self.batch, *sources[0].shape))], shape).sources[0]
-        self.path = path
-        return name
+        inputs = [self.result(op) for op in sources]
+        path, self.path = self.path, f"{sources[0].name}.moved"
+        try:
+            if index is not None and not np.array_equal(index, np.arange(sum(op.size for op in sources))):
+                return self.append(Gather, inputs, shape, index=index).sources[0]
+            if len(sources) > 1 and all(op.shape[1:] == shape[1:] for op in sources):
+                self.path = path
+                return self.append(Concat, inputs, shape).sources[0]
+            if len(sources) > 1:
+                return self.append(Gather, inputs, shape, index=index).sources[0]
+            if sources[0].shape == shape:
+                return sources[0].name
+            self.path = f"{sources[0].name}.flat"
+            return self.append(Flatten, inputs, shape).sources[0]
+        finally:
+            self.path = path
 
     def move(self, function: Callable[..., Any], *args: Any, exact: bool = True, **kwargs: Any) -> Any:
         """A function that only moves elements, applied to Live values."""

@@ -13,6 +13,7 @@ from autorep.program.ir import (
     Concat,
     Conv,
     Flatten,
+    Gather,
     Kind,
     Linear,
     MaxPool,
@@ -23,7 +24,7 @@ from autorep.program.ir import (
 )
 
 NEEDS_WIRES = (Conv, Linear, Affine, Product, MaxPool, Concat)
-KEEPS_KIND = (SumPool, Flatten)
+KEEPS_KIND = (SumPool, Flatten, Gather)
 GIVES_SUMS = (Conv, Linear, Affine, Product, Add)
 
 
@@ -37,7 +38,7 @@ def assign_kinds(draft: Draft) -> Draft:
     output = draft.output.name
     for op in draft.ops.values():
         inputs = op.inputs
-        if isinstance(op, NEEDS_WIRES):
+        if isinstance(op, NEEDS_WIRES) or (isinstance(op, Gather) and len(inputs) > 1):
             inputs = tuple(_as_wire(result, name) for name in inputs)
         elif isinstance(op, Activation):
             inputs = tuple(_as_sum(result, name) for name in inputs)

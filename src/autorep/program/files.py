@@ -5,8 +5,8 @@
     bundles/party0/     manifest.json, shares.safetensors                            server 0 only
     bundles/party1/     manifest.json, shares.safetensors                            server 1 only
 
-`index` holds the positions of the kept ReLUs. One party's shares are uniformly random numbers; only both together
-give the parameters. Nothing is pickled; files are 0600 in folders of 0700.
+`index` holds the positions of the kept ReLUs and of rearranged elements. One party's shares are uniformly random
+numbers; only both together give the parameters. Nothing is pickled; files are 0600 in folders of 0700.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ def _has(op: Op) -> bool:
 
 
 def _index(program: Program) -> dict[str, np.ndarray]:
-    return {op.name: op.kept.astype(np.int64) for op in program.ops if isinstance(op, Activation)}
+    return {op.name: getattr(op, op.index_name).astype(np.int64) for op in program.ops if op.index_name}
 
 
 def _public_part(program: Program) -> dict[str, Any]:
     ops = []
     for op in program.ops:
-        fields = {f.name: getattr(op, f.name) for f in dataclasses.fields(op) if f.name != "kept"}
+        fields = {f.name: getattr(op, f.name) for f in dataclasses.fields(op) if f.name != op.index_name}
         ops.append({"type": type(op).__name__, **fields})
     return {"model_id": program.model_id, "ops": ops, "info": dict(program.info)}
 
@@ -221,10 +221,11 @@ def _op(directory: Path, fields: dict[str, Any], index: dict[str, np.ndarray]) -
     if kind not in OP_TYPES:
         raise CheckpointError(f"{directory}: unknown operation {kind!r}; {nearest(kind, list(OP_TYPES))}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    if kind == "Activation":
+    index_name = OP_TYPES[kind].index_name
+    if index_name:
         if fields["name"] not in index:
-            raise CheckpointError(f"{directory}: no index list for activation {fields['name']!r}")
-        values["kept"] = index[fields["name"]]
+            raise CheckpointError(f"{directory}: no index list for {kind} {fields['name']!r}")
+        values[index_name] = index[fields["name"]]
     try:
         return OP_TYPES[kind](**values)
     except TypeError as error:

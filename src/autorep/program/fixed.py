@@ -25,6 +25,7 @@ from autorep.program.ir import (
     Concat,
     Conv,
     Flatten,
+    Gather,
     Linear,
     MaxPool,
     Op,
@@ -145,6 +146,8 @@ class FixedProgram:
                 return x.reshape(len(x), *op.shape)
             case Concat():
                 return np.concatenate(inputs, axis=1)
+            case Gather():
+                return op.apply(inputs)
             case Requantize():
                 return self._requantize(op, x, rounding)
             case Activation():

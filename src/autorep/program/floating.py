@@ -14,6 +14,7 @@ from autorep.program.ir import (
     Concat,
     Conv,
     Flatten,
+    Gather,
     Linear,
     MaxPool,
     Op,
@@ -78,6 +79,8 @@ def _apply(op: Op, inputs: list[np.ndarray], own: dict[str, np.ndarray]) -> np.n
             return x.reshape(len(x), *op.shape)
         case Concat():
             return np.concatenate(inputs, axis=1)
+        case Gather():
+            return op.apply(inputs)
         case Requantize():
             return x
         case Activation():

@@ -55,6 +55,7 @@ class Op:
     frac: int
 
     parameter_names: ClassVar[tuple[str, ...]] = ()
+    index_name: ClassVar[str | None] = None  # the attribute that is a list of positions, public and stored apart
 
     @property
     def size(self) -> int:
@@ -127,6 +128,24 @@ class Concat(Op):
     """Concatenation along channels of inputs of one kind and frac."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gather(Op):
+    """Elements of the inputs in any order, any number of times; local, for inputs of one kind and frac.
+
+    index: for each element of the result its flat position in the inputs of one image, one input after the other;
+        −1 for a zero.
+    """
+
+    index: np.ndarray = field(repr=False)
+    index_name: ClassVar[str | None] = "index"
+
+    def apply(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """The inputs (N, *shape) rearranged, whatever they stand for: numbers, masks or shares."""
+        flat = [value.reshape(len(value), -1) for value in values]
+        flat.append(np.zeros((len(values[0]), 1), values[0].dtype))  # where position −1 points
+        return np.concatenate(flat, axis=1)[:, self.index].reshape(-1, *self.shape)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Product(Op):
     """Element-wise product of two wires, the second broadcast over rows and columns where its sides are 1."""
@@ -174,6 +193,7 @@ class Activation(Op):
     window: int = 22
     quad_frac: int = 12
     lead_frac: int = 12
+    index_name: ClassVar[str | None] = "kept"
     parameter_names: ClassVar[tuple[str, ...]] = ("a", "b", "c")
 
     @property
@@ -243,6 +263,7 @@ OP_TYPES: dict[str, type[Op]] = {
         SumPool,
         Flatten,
         Concat,
+        Gather,
         Product,
         Requantize,
         Activation,

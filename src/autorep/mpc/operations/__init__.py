@@ -12,7 +12,7 @@ from autorep.mpc.operations.activation import Activation
 from autorep.mpc.operations.base import Operation, Value
 from autorep.mpc.operations.input import Input
 from autorep.mpc.operations.linear import Linear
-from autorep.mpc.operations.local import Add, Concat, Flatten, SumPool
+from autorep.mpc.operations.local import Add, Concat, Flatten, Gather, SumPool
 from autorep.mpc.operations.maxpool import MaxPool
 from autorep.mpc.operations.product import Product
 from autorep.mpc.operations.requantize import Requantize
@@ -30,6 +30,7 @@ OPERATIONS: dict[type[ir.Op], type[Operation]] = {
     ir.SumPool: SumPool,
     ir.Flatten: Flatten,
     ir.Concat: Concat,
+    ir.Gather: Gather,
     ir.Product: Product,
     ir.Requantize: Requantize,
     ir.Activation: Activation,

@@ -14,7 +14,7 @@ from autorep.mpc.ring import shift_left
 from autorep.mpc.verbs import Source
 from autorep.program import ir
 
-Rearranged = TypeVar("Rearranged", ir.SumPool, ir.Flatten, ir.Concat)
+Rearranged = TypeVar("Rearranged", ir.SumPool, ir.Flatten, ir.Concat, ir.Gather)
 
 
 class Add(Operation[ir.Add]):
@@ -49,6 +49,11 @@ class Flatten(Rearrangement[ir.Flatten]):
 class Concat(Rearrangement[ir.Concat]):
     def apply(self, values: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(values, axis=1)
+
+
+class Gather(Rearrangement[ir.Gather]):
+    def apply(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        return self.op.apply(values)
 
 
 class SumPool(Rearrangement[ir.SumPool]):
