@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from autorep.compiler.compile import compile_program
-from autorep.compiler.piecewise import sigmoid_lines
+from autorep.compiler.piecewise import spline
 from autorep.program.ir import Activation
 
 STATED_BOUND = 2e-3  # of the fixed-point sigmoid at 16 fractional bits, rounding included
@@ -23,7 +23,7 @@ def evaluate(lines, y):
 
 @pytest.mark.parametrize(("knot_frac", "slope_frac"), [(9, 7), (7, 7), (5, 7), (8, 8)])
 def test_error_is_within_the_tolerance_everywhere(knot_frac, slope_frac):
-    lines = sigmoid_lines(knot_frac, slope_frac)
+    lines = spline("sigmoid", (), knot_frac, slope_frac)
     y = np.concatenate([np.linspace(-40, 40, 400_001), [-1e4, 1e4]])
     error = np.abs(evaluate(lines, y) - 1 / (1 + np.exp(-np.clip(y, -500, 500)))).max()
     assert error <= 1.501e-3
@@ -31,7 +31,7 @@ def test_error_is_within_the_tolerance_everywhere(knot_frac, slope_frac):
 
 
 def test_lines_are_symmetric_and_flat_outside():
-    lines = sigmoid_lines(9, 7)
+    lines = spline("sigmoid", (), 9, 7)
     y = np.linspace(0, 12, 1001)
     np.testing.assert_allclose(evaluate(lines, y) + evaluate(lines, -y), 1.0, atol=1e-12)
     assert sum(lines.slopes) == 0
@@ -53,4 +53,4 @@ def test_fixed_point_sigmoid_stays_within_the_stated_bound():
 
 def test_slopes_too_coarse_are_refused():
     with pytest.raises(ValueError, match="cannot follow"):
-        sigmoid_lines(9, 1)
+        spline("sigmoid", (), 9, 1)

@@ -15,7 +15,7 @@ from torch import nn
 from autorep.compiler.draft import Draft
 from autorep.compiler.export import plain_module
 from autorep.compiler.fold import fold_affine
-from autorep.compiler.guard import check_same
+from autorep.compiler.guard import check_precision, check_same
 from autorep.compiler.ranges import assume, calibrate, recalled
 from autorep.compiler.trace import Problem, Traced, trace
 from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
@@ -82,7 +82,9 @@ def compile_program(
         "output_limit": margin * calibration.values[ops[-1].name].largest,
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }
-    return Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
+    program = Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
+    check_precision(program, batches, calibration)
+    return program
 
 
 def measure_ranges(

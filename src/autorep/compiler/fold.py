@@ -21,7 +21,10 @@ def fold_affine(draft: Draft) -> None:
         for name in list(draft.ops):
             op = draft.ops.get(name)  # may be gone, or rewired, since the list was made
             if isinstance(op, Affine):
-                changed |= _fold_back(draft, op) or _fold_onward(draft, op)
+                # the small factor of a mean costs no precision in the layer after it, where inputs are large sums
+                onward_first = isinstance(draft.ops[op.inputs[0]], SumPool)
+                first, second = (_fold_onward, _fold_back) if onward_first else (_fold_back, _fold_onward)
+                changed |= first(draft, op) or second(draft, op)
 
 
 def _fold_back(draft: Draft, affine: Affine) -> bool:

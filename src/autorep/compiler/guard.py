@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,18 @@ from autorep.compiler.draft import Draft
 from autorep.compiler.export import arguments
 from autorep.compiler.ranges import Calibration
 from autorep.compiler.trace import Traced
-from autorep.errors import TraceError
+from autorep.errors import RangeError, TraceError
+from autorep.program.fixed import NearestRounding, run_fixed
 from autorep.program.floating import run_ops
+from autorep.program.ir import Program
 
 TOLERANCE = 1e-4  # of the largest logit: beyond it, rounding must be shown to be the cause
 ROUNDING = 30  # times the difference between the model in float32 and in float64 is rounding …
-LARGEST_ROUNDING = 0.01  # … but not more than this share of the largest logit
+LARGEST_ROUNDING = 0.01  # … but not more than this share of the largest logitPRECISION_IMAGES = 4
+SMALL_ERROR, LARGE_ERROR = 0.02, 0.25  # of the largest logit, in fixed point
+PRECISION_IMAGES = 4
+SMALL_ERROR, LARGE_ERROR = 0.02, 0.25  # of the largest logit, in fixed point
+
 _UNSTEADY = (
     "does not compute what torch.export wrote down of it: its forward gives another answer from call to call, or for "
     "another batch size. Make it depend on its input and its parameters alone"
@@ -68,6 +75,26 @@ def check_same(
         image = batch[used][worst : worst + 1]
         if not _is_rounding(model, draft, image, prepare(image)):
             _refuse(model, trace_again(), prepare(image))
+
+
+def check_precision(program: Program, batches: Sequence[np.ndarray], calibration: Calibration) -> None:
+    """Refuse a plan whose fixed-point answers are useless: off by more than the images differ among themselves.
+
+    Run on the first few images that calibration used, rounded to nearest; a small share of the largest logit is always
+    allowed, a large one never.
+    """
+    used = np.flatnonzero(calibration.used)[:PRECISION_IMAGES]
+    images = np.stack(list(islice(chain.from_iterable(batches), int(used[-1]) + 1)))[used]
+    exact = calibration.answers[used].astype(np.float64)
+    fixed = run_fixed(program, images, NearestRounding())
+    error, largest = float(np.abs(fixed - exact).max()), float(np.abs(exact).max())
+    spread = float(calibration.answers[calibration.used].std(axis=0).max())
+    if error > LARGE_ERROR * largest or (error > SMALL_ERROR * largest and error > spread):
+        raise RangeError(
+            f"fixed point is off by {error:.3g} where the largest logit is {largest:.3g} and logits spread by "
+            f"{spread:.3g} between calibration images. `autorep compare` shows where; remedies: batch norm or a range "
+            "penalty, so that values neither vanish nor explode, fewer quadratics in a row, a smaller margin"
+        )
 
 
 def _furthest(expected: np.ndarray, ours: np.ndarray) -> int | None:

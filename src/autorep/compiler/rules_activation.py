@@ -1,4 +1,4 @@
-"""Rules of activations: piecewise-linear functions, and the replaced ones."""
+"""Rules of activations: those of the table, those made of them, and the replaced ones."""
 
 from __future__ import annotations
 
@@ -6,35 +6,79 @@ from typing import Any
 
 import numpy as np
 
+from autorep.activations import ACTIVATIONS, Kind
 from autorep.compiler.live import Live, Unsupported
-from autorep.compiler.translate import Translator, array, rule
+from autorep.compiler.piecewise import spline
+from autorep.compiler.rules_pointwise import add, sub
+from autorep.compiler.translate import Rule, Translator, array, rule
 from autorep.errors import UnsupportedOpError
+from autorep.program.ir import Add
 
 ROUNDING = 1e-5  # of coefficients held in float32 around a channel's mean
 
 
-@rule("relu")
-def relu(to: Translator, x: Live) -> Live:
-    return to.activation(x, (0.0,), (1,))
+def of_kind(kind: Kind) -> Rule:
+    """The rule of one entry of the table: exact lines where it has them, a spline otherwise."""
+
+    def apply(to: Translator, x: Live, *given: Any, **named: Any) -> Live:
+        values = dict(zip((name for name, _ in kind.settings), given)) | named
+        unknown = [name for name in values if name not in dict(kind.settings)]
+        if unknown or len(given) > len(kind.settings):
+            raise Unsupported(f"{kind.name} with {unknown or given}; {kind.settings} can be set")
+        return activate(to, x, kind, tuple(values.get(name, default) for name, default in kind.settings))
+
+    return apply
 
 
-@rule("relu6")
-def relu6(to: Translator, x: Live) -> Live:
-    return hardtanh(to, x, 0.0, 6.0)
+def activate(to: Translator, x: Live, kind: Kind, arguments: tuple[float, ...], **quadratics: Any) -> Live:
+    """An activation of the table on every element, or on the kept ones beside quadratics."""
+    if kind.lines is not None:
+        knots, slopes, offset = kind.lines(*arguments)
+        return to.activation(x, knots, slopes, offset, **quadratics)
+    try:
+        spline(kind.name, arguments, 9, 7)  # whether there is one at all
+    except ValueError as error:
+        raise Unsupported(f"{error}; use another activation") from error
+    return to.activation(x, (0.0,), (1,), function=kind.name, arguments=arguments, **quadratics)
 
 
-@rule("hardtanh")
-def hardtanh(to: Translator, x: Live, min_val=-1.0, max_val=1.0) -> Live:
-    return to.activation(x, (min_val, max_val), (1, -1), offset=min_val)
+for _kind in ACTIVATIONS.values():
+    rule(_kind.name)(of_kind(_kind))
+
+
+@rule("gelu")
+def gelu(to: Translator, x: Live, *, approximate: str = "none") -> Live:
+    return activate(to, x, ACTIVATIONS["gelu" if approximate == "none" else "gelu_tanh"], ())
+
+
+@rule("elu")
+def elu(to: Translator, x: Live, alpha=1.0, scale=1.0, input_scale=1.0) -> Live:
+    if input_scale != 1:
+        raise Unsupported("elu with input_scale")
+    result = activate(to, x, ACTIVATIONS["elu"], (float(alpha),))
+    return result if scale == 1 else to.affine(result, float(scale), 0.0)
+
+
+@rule("selu")
+def selu(to: Translator, x: Live) -> Live:
+    return elu(to, x, 1.6732632423543772, 1.0507009873554805)
+
+
+@rule("hardsigmoid")
+def hardsigmoid(to: Translator, x: Live) -> Live:
+    return activate(to, to.affine(x, 1 / 6, 0.5), ACTIVATIONS["hardtanh"], (0.0, 1.0))
 
 
 @rule("clamp", "clip")
 def clamp(to: Translator, x: Live, min=None, max=None) -> Live:
-    if min is None or not all(isinstance(v, int | float) for v in (min, max or 0)):
-        raise Unsupported("clamp needs a constant lower bound (and a constant upper one or none)")
-    if max is None:
+    if not all(isinstance(bound, int | float | None) for bound in (min, max)):
+        raise Unsupported("clamp with bounds that are tensors; use numbers")
+    if min is not None and max is not None:
+        return activate(to, x, ACTIVATIONS["hardtanh"], (min, max))
+    if min is not None:
         return to.activation(x, (min,), (1,), offset=min)
-    return hardtanh(to, x, min, max)
+    # min(x, bound) = bound − relu(bound − x)
+    return to.affine(to.activation(to.affine(x, -1.0, max), (0.0,), (1,)), -1.0, max)
 
 
 @rule("clamp_min")
@@ -42,14 +86,47 @@ def clamp_min(to: Translator, x: Live, min) -> Live:
     return clamp(to, x, min)
 
 
-@rule("hardsigmoid")
-def hardsigmoid(to: Translator, x: Live) -> Live:
-    return hardtanh(to, to.affine(x, 1 / 6, 0.5), 0.0, 1.0)
+@rule("clamp_max")
+def clamp_max(to: Translator, x: Live, max) -> Live:
+    return clamp(to, x, None, max)
 
 
-@rule("sigmoid")
-def sigmoid(to: Translator, x: Live) -> Live:
-    return to.activation(x, (0.0,), (1,), function="sigmoid")
+@rule("leaky_relu")
+def leaky_relu(to: Translator, x: Live, negative_slope=0.01) -> Live:
+    return leaky(to, x, float(negative_slope))
+
+
+@rule("prelu")
+def prelu(to: Translator, x: Live, weight) -> Live:
+    """The learned slopes stay secret."""
+    return leaky(to, x, array(weight).reshape((-1,) + (1,) * (len(x.shape) - 2)))
+
+
+@rule("abs")
+def absolute(to: Translator, x: Live) -> Live:
+    return leaky(to, x, -1.0)
+
+
+def leaky(to: Translator, x: Live, slope: Any) -> Live:
+    """slope·x + (1 − slope)·relu(x): exact, at the price of opening x itself too."""
+    path = to.path
+    positive = to.activation(x, (0.0,), (1,))
+    to.path = f"{path}.slope"
+    rest = to.affine(x, slope, 0.0), to.affine(positive, 1.0 - np.asarray(slope), 0.0)
+    to.path = f"{path}.sum"
+    return to.append(Add, rest, x.image_shape)
+
+
+@rule("maximum")
+def maximum(to: Translator, x, y) -> Live:
+    """y + relu(x − y)."""
+    return add(to, y, to.activation(sub(to, x, y), (0.0,), (1,)))
+
+
+@rule("minimum")
+def minimum(to: Translator, x, y) -> Live:
+    """x − relu(x − y)."""
+    return sub(to, x, to.activation(sub(to, x, y), (0.0,), (1,)))
 
 
 def masked(to: Translator, x: Live, module: Any) -> Live:
@@ -67,11 +144,8 @@ def masked(to: Translator, x: Live, module: Any) -> Live:
     a, b, c = (np.broadcast_to(value, (x.shape[1],)).copy() for value in coefficients)
     if not kept.size and not a.any():
         return _emptied(to, x, b, c)
-    lines = {"relu": ((0.0,), (1,)), "relu6": ((0.0, 6.0), (1, -1))}
-    if module.activation not in lines and kept.size:
-        raise Unsupported(f"{kept.size} kept {module.activation} elements; keep relu or relu6 elements only")
-    knots, slopes = lines.get(module.activation, lines["relu"])
-    return to.activation(x, knots, slopes, kept=kept, quadratic={"a": a, "b": b, "c": c})
+    quadratics = {"kept": kept, "quadratic": {"a": a, "b": b, "c": c}}
+    return activate(to, x, ACTIVATIONS[module.activation], (), **quadratics)
 
 
 def _emptied(to: Translator, x: Live, slope: np.ndarray, shift: np.ndarray) -> Live:

@@ -82,12 +82,21 @@ def copy(to: Translator, x: Any, y: Any, non_blocking: bool = False) -> Any:
     return expanded(y, x.shape, to.sizes) if isinstance(y, Live) else y.expand(x.shape)
 
 
-@rule("constant_pad_nd", "pad")
-def pad(to: Translator, x: Live, sides: Any, mode: Any = "constant", value: Any = None) -> Live:
-    value = mode if not isinstance(mode, str) else value or 0
-    if isinstance(mode, str) and mode != "constant":
-        raise Unsupported(f"padding with mode {mode!r}")
-    if not value:
-        return to.move(torch.ops.aten.constant_pad_nd, x, sides)
-    lowered = to.affine(x, 1.0, -float(value))
-    return to.affine(to.move(torch.ops.aten.constant_pad_nd, lowered, sides), 1.0, float(value))
+@rule("fill")
+def fill(to: Translator, x: Any, value: Any) -> torch.Tensor:
+    return torch.full(x.shape, float(value))
+
+
+@rule("pad")
+def pad(to: Translator, x: Live, sides: Any, mode: str = "constant", value: Any = None) -> Live:
+    if mode == "constant":
+        return constant_pad(to, x, sides, value or 0.0)
+    return to.move(torch.ops.aten.pad, x, sides, mode, exact=False)
+
+
+@rule("constant_pad_nd")
+def constant_pad(to: Translator, x: Live, sides: Any, value: float = 0.0) -> Live:
+    """Zeros, or another number: then zeros around x less that number, which is added to everything."""
+    if value:
+        return to.affine(constant_pad(to, to.affine(x, 1.0, -value), sides), 1.0, float(value))
+    return to.move(torch.ops.aten.constant_pad_nd, x, sides)

@@ -173,14 +173,7 @@ def _depends(value: Any) -> bool:
     return any(map(_depends, value)) if isinstance(value, list | tuple) else isinstance(value, Live)
 
 
-_TO_RELU = "use ReLU (`autorep.replace_activations_` with kinds=(..., 'silu') turns SiLU into replaced ReLU)"
 ADVICE: dict[str, str] = {
-    "silu": _TO_RELU,
-    **dict.fromkeys(
-        ("gelu", "elu", "celu", "selu", "mish", "softplus", "tanh"), "use ReLU, ReLU6, Hardtanh or Sigmoid"
-    ),
-    **dict.fromkeys(("leaky_relu", "prelu"), "use ReLU"),
-    "hardswish": "use ReLU or x * hardsigmoid(x)",
     **dict.fromkeys(
         ("layer_norm", "group_norm", "instance_norm", "native_group_norm", "native_layer_norm"),
         "it divides by statistics of the image itself; use BatchNorm2d",

@@ -119,7 +119,8 @@ class Translator:
         knots: Sequence[float],
         slopes: Sequence[int],
         offset: float = 0.0,
-        function: Any = "piecewise",
+        function: str = "piecewise",
+        arguments: Sequence[float] = (),
         kept: np.ndarray | None = None,
         quadratic: dict[str, np.ndarray] | None = None,
     ) -> Live:
@@ -139,6 +140,7 @@ class Translator:
             slopes=tuple(slopes),
             offset=round(offset * 2**DRAFT_FRAC),
             function=function,
+            arguments=tuple(float(argument) for argument in arguments),
             kept_frac=DRAFT_FRAC,
             **(quadratic or {} if kept.size < size else {}),
         )

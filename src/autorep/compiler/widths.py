@@ -4,7 +4,9 @@ Rules (f is the program's number of fractional bits):
 
 * a sum y is opened modulo 2**open_bits with |y| < 2**(open_bits − 2 − frac); the calibrated largest |y| times `margin`
   must fit;
-* a wire is known modulo 2**bits, enough for everything computed from it up to the next opening;
+* a wire is known modulo 2**bits, enough for everything computed from it up to the next opening; it has f fractional
+  bits, more where its values are small, fewer where they are large, so that its precision follows them;
+* weights have f fractional bits, more where they are small, fewer where they are so large that nothing else fits;
 * a quadratic's opening B takes bits + quad_shift <= 64, which bounds the precision inside the quadratic;
 * a comparison's payload takes 2·bits + wrap bits <= 128.
 
@@ -22,17 +24,38 @@ from typing import Any
 import numpy as np
 
 from autorep.compiler.draft import DRAFT_FRAC, Draft
-from autorep.compiler.piecewise import sigmoid_lines
+from autorep.compiler.piecewise import spline
 from autorep.compiler.ranges import Calibration
 from autorep.errors import RangeError
-from autorep.program.ir import Activation, Add, Affine, Conv, Input, Linear, MaxPool, Op, Product, Requantize
+from autorep.program.ir import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    Flatten,
+    Gather,
+    Input,
+    Linear,
+    MaxPool,
+    Op,
+    Product,
+    Requantize,
+    SumPool,
+)
+
+OPENED = (Input, Activation, Requantize)  # what gives a wire its scale
 
 FRACTIONS = (16, 15, 14, 13, 12)  # tried in this order
 COMMON_BITS = 44
 QUADRATIC_BITS = 32  # least lead_frac + 2·quad_frac; below, a quadratic is too coarse to be useful
-SIGMOID_SLOPE_FRAC = 7
+SLOPE_FRAC = 7  # of splines
 WIDEST_BITS = 46  # of a sum whose weights get extra fractional bits
+HARD_BITS = 60  # of a sum whose weights lose fractional bits to fit
 DCF_PAYLOAD_BITS = 128
+WEIGHT_STEPS = 11  # log2 of the steps that weights are fine enough for, within their root mean square
+FINEST = 26  # further fractional bits of a wire of small values
+SMALL, LARGE = -4.0, 12.0  # log2 of a wire's typical and largest values between which it has f fractional bits
 
 
 class _DoesNotFit(Exception):
@@ -115,6 +138,8 @@ class _Planner:
         self.draft, self.calibration, self.margin, self.f = draft, calibration, margin, frac
         self.ops = dict(draft.ops)
         self.needs: dict[str, int] = dict.fromkeys(self.ops, 0)
+        self.wire_fracs = self._wire_fracs()
+        self.reach = self._reaches()
 
     def run(self) -> list[Op]:
         for name in self.ops:
@@ -127,8 +152,46 @@ class _Planner:
         self.ops[name] = dataclasses.replace(self.ops[name], **changes)
 
     def _integer_bits(self, largest: float) -> int:
-        """I with margin·largest < 2**I."""
-        return max(1, math.floor(math.log2(max(largest * self.margin, 1e-30))) + 1)
+        """I with margin·largest < 2**I; negative for small values."""
+        return math.floor(math.log2(max(largest * self.margin, 2.0**-30))) + 1
+
+    def _reaches(self) -> dict[str, float]:
+        """Largest |value| that every result must be able to take: its own, and the knots it is compared with."""
+        reach = {name: seen.largest for name, seen in self.calibration.values.items()}
+        for op in reversed(self.ops.values()):
+            furthest = reach[op.name]
+            if isinstance(op, Activation):
+                furthest = _furthest_knot(op) / self.margin if op.kept_count else 0.0
+            elif not isinstance(op, Add | Flatten | Gather | SumPool):
+                continue
+            for source in op.inputs:
+                reach[source] = max(reach[source], furthest)
+        return reach
+
+    def _wire_fracs(self) -> dict[str, int]:
+        """Fractional bits of every wire that is opened, one number for all that meet in one tensor."""
+        groups: dict[str, set[str]] = {}
+        for op in self.ops.values():
+            if isinstance(op, OPENED):
+                groups[op.name] = {op.name}
+        for op in self.ops.values():
+            if isinstance(op, Concat | Gather) and op.kind == "wire" and len(op.inputs) > 1:
+                together = set().union(*(groups[root] for source in op.inputs for root in self._roots(source)))
+                groups.update(dict.fromkeys(together, together))
+        return {name: self._wire_frac(group) for name, group in groups.items()}
+
+    def _roots(self, name: str) -> set[str]:
+        """The opened wires that a rearranged wire is made of."""
+        op = self.ops[name]
+        return {name} if isinstance(op, OPENED) else set().union(*(self._roots(source) for source in op.inputs))
+
+    def _wire_frac(self, group: set[str]) -> int:
+        values = [self.calibration.values[name] for name in group]
+        typical = math.log2(max(max(value.square for value in values), 2.0**-60)) / 2
+        largest = math.log2(max(max(value.largest for value in values) * self.margin, 2.0**-30))
+        finer = math.ceil(SMALL + 1 - typical) if typical < SMALL else 0
+        coarser = math.ceil(largest - LARGE) if largest > LARGE else 0
+        return self.f + min(finer, FINEST) - min(coarser, self.f - 2)
 
     # forward: fractional bits --------------------------------------------------------------------------
 
@@ -142,22 +205,28 @@ class _Planner:
             case Product():
                 self._update(name, frac=sources[0].frac + sources[1].frac)
             case Add():
-                # a wire alone is lifted to the scale of a sum, so that the activation after it has bits to drop
-                self._update(name, frac=max([2 * self.f, *(source.frac for source in sources)]))
+                # wires alone are lifted to the scale of a sum, so that the activation after them has bits to drop
+                lift = 0 if any(source.kind == "sum" for source in sources) else self.f
+                self._update(name, frac=max(source.frac for source in sources) + lift)
             case Activation():
-                self._update(name, in_frac=sources[0].frac, frac=self.f, **self._lines(op))
+                frac = min(self.wire_fracs[name], sources[0].frac)
+                self._update(name, in_frac=sources[0].frac, frac=frac, **self._lines(op, frac))
             case Requantize():
-                self._update(name, frac=self.f, shift=sources[0].frac - self.f)
+                frac = min(self.wire_fracs[name], sources[0].frac)
+                self._update(name, frac=frac, shift=sources[0].frac - frac)
             case Input():
-                self._update(name, frac=self.f)
-            case _:
+                self._update(name, frac=self.wire_fracs[name])
+            case MaxPool() | SumPool() | Flatten() | Concat() | Gather():
+                if len({source.frac for source in sources}) > 1:
+                    raise _DoesNotFit(f"{self._describe(op)}: its inputs have scales that cannot be made one")
                 self._update(name, frac=sources[0].frac)
 
     def _weight_frac(self, op: Op) -> int:
-        """f, and more where the input is so large (a sum pool) that weights rounded at f bits would show.
+        """f, more where weights are so small or inputs so large (a sum pool) that weights rounded at f bits would show.
 
-        Rounding weights to w bits moves the output by about 2**-w·0.29·√(fan-in·mean square of the input), which is
-        kept below 2**(5 − f) of the output's own size (at least of 1), as far as the sum stays within WIDEST_BITS.
+        Weights get WEIGHT_STEPS bits below their root mean square. Rounding weights to w bits moves the output by about
+        2**-w·0.29·√(fan-in·mean square of the input), which is kept below 2**(5 − f) of the output's own size (at least
+        of 1). Both as far as the sum stays within WIDEST_BITS; a sum beyond HARD_BITS takes bits away instead.
         """
         weight = self.draft.parameter(op.name, "weight")
         fan_in = math.prod(weight.shape[1:])
@@ -165,23 +234,27 @@ class _Planner:
         error = 0.29 * math.sqrt(fan_in * square) * 2.0 ** (-self.f)
         size = math.sqrt(max(1.0, self.calibration.values[op.name].square))
         extra = math.ceil(math.log2(max(error / size, 1e-30) / 2.0 ** (5 - self.f)))
-        taken = self.ops[op.inputs[0]].frac + self.f + self._integer_bits(self.calibration.values[op.name].largest) + 2
+        typical = math.log2(max(float(np.sqrt(np.mean(np.square(weight, dtype=np.float64)))), 2.0**-40))
+        wanted = max(self.f, self.f + extra, math.ceil(WEIGHT_STEPS - typical))
+        others = self.ops[op.inputs[0]].frac + self._integer_bits(self.reach[op.name]) + 2
         widest = min(WIDEST_BITS, 64 + self.f - QUADRATIC_BITS)  # what a quadratic before it can still deliver
-        return self.f + min(max(extra, 0), max(widest - taken, 0))
+        return max(min(max(self.f, min(wanted, widest - others)), HARD_BITS - others), 4)
 
-    def _lines(self, op: Activation) -> dict[str, Any]:
-        """The piecewise-linear function at this f."""
-        if op.function == "sigmoid":
-            lines = sigmoid_lines(self.f - SIGMOID_SLOPE_FRAC, SIGMOID_SLOPE_FRAC)
+    def _lines(self, op: Activation, frac: int) -> dict[str, Any]:
+        """The piecewise-linear function with `frac` fractional bits."""
+        if op.function != "piecewise":
+            if frac - SLOPE_FRAC < 1:
+                raise _DoesNotFit(f"{self._describe(op)}: {frac} fractional bits are too few for its lines")
+            lines = spline(op.function, op.arguments, frac - SLOPE_FRAC, SLOPE_FRAC)
             return {
                 "knots": lines.knots,
                 "slopes": lines.slopes,
                 "offset": lines.offset,
                 "kept_frac": lines.knot_frac,
             }
-        scale = 2.0 ** (self.f - DRAFT_FRAC)
+        scale = 2.0 ** (frac - DRAFT_FRAC)
         knots = tuple(round(knot * scale) for knot in op.knots)
-        return {"knots": knots, "offset": round(op.offset * scale), "kept_frac": self.f}
+        return {"knots": knots, "offset": round(op.offset * scale), "kept_frac": frac}
 
     # backward: ring widths -----------------------------------------------------------------------------
 
@@ -203,14 +276,13 @@ class _Planner:
                 passed_on = self._requantize_widths(name)
             case MaxPool():
                 largest = 2 * self.calibration.values[op.inputs[0]].largest
-                self._update(name, window=min(op.frac + self._integer_bits(largest), bits - 1))
+                self._update(name, window=min(op.frac + max(1, self._integer_bits(largest)), bits - 1))
         for source in op.inputs:
             self.needs[source] = max(self.needs[source], passed_on)
 
     def _open_bits(self, op: Op) -> int:
         source = self.ops[op.inputs[0]]
-        largest = self.calibration.values[source.name].largest
-        open_bits = _round_width(source.frac + self._integer_bits(largest) + 2)
+        open_bits = _round_width(source.frac + self._integer_bits(self.reach[source.name]) + 2)
         if open_bits > 62:
             raise _DoesNotFit(f"{self._describe(source)}: opening it takes {open_bits} bits, 62 are there")
         return open_bits
@@ -274,6 +346,12 @@ class _Planner:
     def _describe(self, op: Op) -> str:
         largest = self.calibration.values[op.name].largest
         return f"layer {op.name!r} ({type(op).__name__}) reaches |value| = {largest:.4g} in calibration"
+
+
+def _furthest_knot(op: Activation) -> float:
+    if op.function == "piecewise":
+        return max(abs(knot) for knot in op.knots) * 2.0**-DRAFT_FRAC
+    return max(abs(knot) for knot in spline(op.function, op.arguments, 9, SLOPE_FRAC).knots) * 2.0**-9
 
 
 def _round_width(bits: int) -> int:

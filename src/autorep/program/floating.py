@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from autorep.activations import ACTIVATIONS
 from autorep.program.execute import Observe, check_input, execute, in_chunks
 from autorep.program.ir import (
     Activation,
@@ -103,8 +104,8 @@ def _quadratic(x: np.ndarray, shape: tuple[int, ...], own: dict[str, np.ndarray]
 
 
 def _piecewise(op: Activation, y: np.ndarray) -> np.ndarray:
-    if op.function == "sigmoid":
-        return 0.5 * (1.0 + np.tanh(0.5 * y))
+    if op.function != "piecewise":
+        return ACTIVATIONS[op.function].function(y, *op.arguments)
     knot_scale, slope_scale = 2.0**-op.kept_frac, 2.0 ** (op.kept_frac - op.frac)
     result = np.full_like(y, op.offset * 2.0**-op.frac)
     for knot, slope in zip(op.knots, op.slopes):

@@ -174,7 +174,8 @@ class Activation(Op):
         kept: sorted flat positions (channel, row, column) of one image that keep a comparison.
         knots, slopes: the piecewise-linear function is offset + Σ slopes[k]·relu(y − knots[k]); integers, knots with
             kept_frac and slopes with frac − kept_frac fractional bits, offset with frac. ReLU: knots (0,), slopes (1,).
-        function: what the piecewise-linear function stands for; "sigmoid" lets `float` mode compute the true one.
+        function, arguments: what the piecewise-linear function stands for, an entry of `autorep.activations`, so that
+            `float` mode computes the true one; "piecewise" is nothing but its lines.
         kept_frac: fractional bits of y where it is compared.
         window: n, bits of the comparison: exact for |y − knot| < 2**(window − kept_frac).
         quad_frac: g, fractional bits of y inside the quadratic.
@@ -188,7 +189,8 @@ class Activation(Op):
     knots: tuple[int, ...] = (0,)
     slopes: tuple[int, ...] = (1,)
     offset: int = 0
-    function: Literal["piecewise", "sigmoid"] = "piecewise"
+    function: str = "piecewise"
+    arguments: tuple[float, ...] = ()
     kept_frac: int = 16
     window: int = 22
     quad_frac: int = 12
@@ -305,7 +307,7 @@ class Program:
     @property
     def relu_count(self) -> int:
         """Kept ReLUs, over all activations; gates (sigmoids), which no budget counts, are left out."""
-        return sum(op.kept_count for op in self.ops if isinstance(op, Activation) and op.function == "piecewise")
+        return sum(op.kept_count for op in self.ops if isinstance(op, Activation) and op.function != "sigmoid")
 
     def public(self) -> Program:
         """The same program without any parameter: what a server may see."""
