@@ -157,14 +157,26 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _images(batches: Batches | torch.Tensor | np.ndarray) -> Iterator[np.ndarray]:
+    """Every batch that is not empty, as float32; all of one image shape."""
     if isinstance(batches, torch.Tensor | np.ndarray):
         batches = [batches]
+    shape: tuple[int, ...] | None = None
     for batch in batches:
-        images = batch[0] if isinstance(batch, tuple | list) else batch
+        images = batch[0] if isinstance(batch, tuple | list) and batch else batch
         if isinstance(images, torch.Tensor):
             images = images.detach().cpu().float().numpy()
-        if len(images):
-            yield np.asarray(images, np.float32)
+        if not isinstance(images, np.ndarray):
+            kind = "a dictionary" if isinstance(images, Mapping) else f"a {type(images).__name__}"
+            raise DataError(f"a calibration batch is {kind}; give image tensors (N, ...) or (images, labels) pairs")
+        if not len(images):
+            continue
+        shape = shape or images.shape[1:]
+        if images.shape[1:] != shape:
+            raise DataError(
+                f"calibration images of shapes {shape} and {images.shape[1:]}; all must have the one shape that the "
+                "program will take: resize or crop them"
+            )
+        yield np.asarray(images, np.float32)
 
 
 def _guess_input(model: nn.Module) -> torch.Tensor:

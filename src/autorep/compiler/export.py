@@ -27,6 +27,7 @@ from autorep.errors import TraceError
 
 _TORCH = os.path.dirname(torch.__file__)
 _OWN = os.path.dirname(__file__)
+_NOT_THE_USERS = (_TORCH, _OWN, os.path.dirname(os.__file__) + os.sep + "contextlib", "<")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _CALL_NUMBER = re.compile(r"@\d+")  # torch.export's mark of a module's second and later calls
 
@@ -77,7 +78,7 @@ class Exported:
     def source(self, node: fx.Node) -> str:
         """file:line of the user's code that made this call."""
         for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
-            if not file.startswith((_TORCH, _OWN, "<")):
+            if not file.startswith(_NOT_THE_USERS):
                 return f"{file}:{line}"
         path, _ = self._module(node)
         try:
@@ -187,7 +188,7 @@ def _trace_error(model: nn.Module, example: Tensor, error: Exception) -> TraceEr
         if names.get(id(owner)):
             layer = f"{names[id(owner)]} ({type(owner).__name__})"
         file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _OWN, "<")):
+        if not file.startswith(_NOT_THE_USERS):
             line = f", {file}:{number}: `{linecache.getline(file, number).strip()}`"
     reason = next((text.strip() for text in str(error).splitlines() if text.strip()), "no reason given")
     return TraceError(

@@ -139,15 +139,15 @@ class _Importer:
             return result
         except Unsupported as reason:
             self._problem(node, str(reason))
-        except (TypeError, AttributeError) as error:  # arguments the rule has no names for
-            self._problem(node, f"arguments that no rule knows: {error}")
+        except (TypeError, AttributeError, RuntimeError, ValueError, LookupError) as error:
+            self._problem(node, f"arguments or shapes that its rule does not know: {error}")
         stand_ins = tuple(self._stand_in(shape) for shape in shapes)
         return stand_ins if isinstance(wanted, list | tuple) else stand_ins[0]
 
     def _stand_in(self, shape: tuple[int, ...]) -> Live:
         """A value of that shape from nowhere, so that what follows a problem can be examined too."""
-        unknown = Input(name="unknown", inputs=(), shape=shape[1:], kind="wire", bits=0, frac=0)
-        return self.translator.result(self.draft.add(unknown))
+        unknown = self.draft.add(Input(name="unknown", inputs=(), shape=shape[1:], kind="wire", bits=0, frac=0))
+        return Live(self.translator.result(unknown).sources, shape)
 
     def _rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         name = function_name(node)
@@ -179,6 +179,7 @@ ADVICE: dict[str, str] = {
         "it divides by statistics of the image itself; use BatchNorm2d",
     ),
     **dict.fromkeys(("softmax", "log_softmax", "_softmax"), "return logits; the client can apply softmax"),
+    "native_dropout": "dropout with training=True; pass training=self.training and call eval()",
     "conv3d": "use Conv2d",
     **dict.fromkeys(("bmm", "einsum", "scaled_dot_product_attention"), "a product of computed matrices: use Conv2d"),
     **dict.fromkeys(("lstm", "gru", "embedding"), "convolutional and fully connected networks only"),

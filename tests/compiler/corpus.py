@@ -1,0 +1,539 @@
+"""Small networks in the styles people write: in place, aliased, functional, reused, keyword calls, hooks, moved about.
+
+Each case is a forward; `Styles` gives it layers. `CASES` must compile and be right, `REFUSED` must be refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CASES: dict[str, Callable] = {}
+REFUSED: dict[str, tuple[str, Callable]] = {}  # what the refusal must say
+
+
+def case(forward: Callable) -> Callable:
+    CASES[forward.__name__] = forward
+    return forward
+
+
+def refused(match: str) -> Callable:
+    def register(forward: Callable) -> Callable:
+        REFUSED[forward.__name__] = (match, forward)
+        return forward
+
+    return register
+
+
+class Styles(nn.Module):
+    """Layers for any case: 3×10×10 images, 6 channels inside, 4 classes."""
+
+    def __init__(self, forward: Callable) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem, self.a, self.b = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+        self.thin, self.wide = nn.Conv2d(3, 3, 1), nn.Conv2d(12, 6, 1)
+        self.norm, self.relu, self.inplace = nn.BatchNorm2d(6), nn.ReLU(), nn.ReLU(inplace=True)
+        self.drop, self.scale = nn.Dropout(0.5), nn.Parameter(torch.rand(1, 6, 1, 1) + 0.5)
+        self.gate, self.up = nn.Linear(6, 6), nn.ConvTranspose2d(6, 6, 2, 2)
+        self.line, self.fc = nn.Conv1d(6, 6, 3, padding=1), nn.Linear(6, 4)
+        self.act = nn.Sequential(nn.PReLU(6, 0.3))
+        self.register_buffer("order", torch.tensor([5, 0, 3, 1, 4, 2]))
+        self._case = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._case(self, x)
+        return y if isinstance(y, tuple) or y.dim() == 2 else self.fc(y.mean((2, 3)))
+
+
+# in place ------------------------------------------------------------------------------------------------
+
+
+@case
+def inplace_relu_before_a_skip(m, x):
+    y = m.stem(x)
+    return m.a(m.inplace(y)) + y
+
+
+@case
+def xception_style_relu_first_in_block(m, x):
+    y = m.stem(x)
+    skip = m.b(y)
+    return m.a(m.inplace(y)) + skip + y
+
+
+@case
+def relu_method_in_place(m, x):
+    y = m.stem(x)
+    y.relu_()
+    return y + m.a(y)
+
+
+@case
+def iadd_on_an_alias(m, x):
+    y = m.stem(x)
+    z = y
+    z += m.a(y)
+    return m.b(y) + z
+
+
+@case
+def imul_by_a_number(m, x):
+    y = m.stem(x)
+    z = y
+    y *= 0.5
+    return y + m.relu(z)
+
+
+@case
+def imul_by_a_parameter(m, x):
+    y = m.stem(x)
+    y *= m.scale
+    return m.relu(y)
+
+
+@case
+def clamp_in_place(m, x):
+    y = m.stem(x)
+    y.clamp_(-0.1, 0.4)
+    return m.a(y)
+
+
+@case
+def add_in_place_with_alpha(m, x):
+    y = m.stem(x)
+    z = m.a(y)
+    z.add_(y, alpha=0.3)
+    return F.relu(z, inplace=True) + z
+
+
+@case
+def in_place_through_a_view(m, x):
+    y = m.stem(x)
+    flat = y.view(y.size(0), 6, -1)
+    flat.mul_(2).relu_()
+    return y
+
+
+@case
+def in_place_on_a_slice(m, x):
+    y = m.stem(x)
+    y[:, :3].relu_()
+    y[:, 3:] += 1
+    return m.a(y)
+
+
+@case
+def assignment_to_channels(m, x):
+    y = m.stem(x).clone()
+    y[:, 0] = 0
+    y[:, 1:3] = m.stem(x)[:, 3:5]
+    return y
+
+
+@case
+def in_place_on_the_input(m, x):
+    x = x.clone()
+    x.sub_(0.5).div_(0.25)
+    return m.relu(m.stem(x))
+
+
+@case
+def in_place_sigmoid_gate(m, x):
+    y = m.relu(m.stem(x))
+    return y.mul_(torch.sigmoid_(m.gate(y.mean((2, 3))))[:, :, None, None])
+
+
+@case
+def copy_into(m, x):
+    y, z = m.stem(x), m.a(m.stem(x))
+    y.copy_(z)
+    return m.relu(y)
+
+
+@case
+def out_argument(m, x):
+    y = m.stem(x)
+    z = torch.empty_like(y)
+    torch.add(y, m.a(y), out=z)
+    return z
+
+
+# functional and reused -----------------------------------------------------------------------------------
+
+
+@case
+def everything_functional(m, x):
+    y = F.conv2d(x, m.stem.weight, m.stem.bias, padding=1)
+    y = F.batch_norm(y, m.norm.running_mean, m.norm.running_var, m.norm.weight, m.norm.bias, False)
+    return F.linear(F.relu(y).mean((2, 3)), m.fc.weight, m.fc.bias)
+
+
+@case
+def reused_convolution(m, x):
+    y = m.relu(m.a(m.stem(x)))
+    return m.relu(m.a(y)) + m.relu(m.a(m.a(y)))
+
+
+@case
+def reused_batch_norm(m, x):
+    return m.relu(m.norm(m.a(m.relu(m.norm(m.stem(x))))))
+
+
+@case
+def keyword_calls(m, x):
+    y = m.relu(input=m.stem(input=x))
+    return F.max_pool2d(input=y, kernel_size=3, stride=2, ceil_mode=True)
+
+
+@case
+def dropout_by_flag(m, x):
+    y = F.dropout(m.relu(m.stem(x)), 0.3, training=m.training)
+    return m.fc(m.drop(y.mean((2, 3)).view(x.size(0), -1)))
+
+
+@case
+def scale_and_shift_read_twice(m, x):
+    y = m.norm(m.stem(x))
+    return m.relu(y) + m.a(y)
+
+
+@case
+def shape_dependent_decision(m, x):
+    y = m.stem(x)
+    assert y.shape[2:] == (10, 10), "square images"
+    if y.shape[-1] > 4 and y.size(1) == 6:
+        y = F.avg_pool2d(y, 2)
+    return m.relu(y)
+
+
+@case
+def stochastic_depth_in_evaluation(m, x):
+    y = m.relu(m.stem(x))
+    if m.training and torch.rand(1) < 0.5:
+        return y
+    return y + m.a(y)
+
+
+@case
+def optional_argument(m, x, mask=None):
+    y = m.relu(m.stem(x))
+    return y if mask is None else y * mask
+
+
+@case
+def lambda_and_loop(m, x):
+    y = m.stem(x)
+    for block in (m.a, m.b, lambda t: t * 0.5):
+        y = m.relu(block(y))
+    return y
+
+
+@case
+def hook_style_function(m, x):
+    y = m.relu(m.stem(x))
+    return (lambda output: output * 2 + 1)(y)
+
+
+@case
+def norm_by_hand(m, x):
+    y = m.stem(x)
+    return m.relu((y - m.norm.running_mean[None, :, None, None]) / m.norm.running_var.sqrt()[None, :, None, None])
+
+
+@case
+def matrix_product_with_a_parameter(m, x):
+    return m.relu(m.stem(x)).mean((2, 3)) @ m.fc.weight.t() + m.fc.bias
+
+
+@case
+def detach_and_contiguous(m, x):
+    return m.relu(m.stem(x).detach().contiguous().to(torch.float32)).clone()
+
+
+# moving elements -----------------------------------------------------------------------------------------
+
+
+@case
+def split_and_concatenate(m, x):
+    left, right = m.relu(m.stem(x)).chunk(2, dim=1)
+    return torch.cat([m.thin(right), left], dim=1)
+
+
+@case
+def split_with_sizes(m, x):
+    one, two, three = m.relu(m.stem(x)).split([1, 2, 3], 1)
+    return torch.cat((three, one, two), -3)
+
+
+@case
+def channel_shuffle(m, x):
+    y = m.relu(m.stem(x))
+    return m.a(y.view(y.size(0), 2, 3, 10, 10).transpose(1, 2).contiguous().view(y.size(0), -1, 10, 10))
+
+
+@case
+def shuffle_through_the_batch(m, x):
+    y = m.relu(m.stem(x))
+    y = y.reshape(y.shape[0] * 3, 2, 100).permute(1, 0, 2).reshape(2, -1, 3, 10, 10)
+    return torch.cat([m.thin(y[0]), y[1]], 1)
+
+
+@case
+def index_of_channels(m, x):
+    return m.relu(m.stem(x))[:, m.order] + m.stem(x)[:, [0, 0, 1, 1, 2, 2]]
+
+
+@case
+def strided_slices(m, x):
+    y = m.relu(m.stem(x))
+    return torch.cat([y[..., ::2, ::2], y[..., 1::2, 1::2]], 1)[:, ::2]
+
+
+@case
+def focus_stem(m, x):
+    y = torch.cat([x[..., ::2, ::2], x[..., 1::2, ::2], x[..., ::2, 1::2], x[..., 1::2, 1::2]], 1)
+    return m.relu(m.wide(y))
+
+
+@case
+def option_a_shortcut(m, x):
+    y = m.relu(m.stem(x))
+    return torch.relu(F.pad(m.thin(y[:, :3])[:, :, ::2, ::2], (0, 0, 0, 0, 1, 2)) + F.avg_pool2d(m.a(y), 2))
+
+
+@case
+def pad_as_last_operation(m, x):
+    return F.pad(m.relu(m.stem(x)), (1, 2, 0, 1)).flatten(1)
+
+
+@case
+def pad_before_a_pool(m, x):
+    return F.max_pool2d(F.pad(m.relu(m.stem(x)), (0, 1, 0, 1)), 3, 2)
+
+
+@case
+def pad_with_a_number(m, x):
+    return m.a(F.pad(m.relu(m.stem(x)), (1, 1, 2, 0), value=0.5))
+
+
+@case
+def reflection_padding(m, x):
+    return m.a(F.pad(m.relu(m.stem(x)), (1, 2, 1, 0), mode="reflect"))
+
+
+@case
+def same_padding_of_an_even_dilated_kernel(m, x):
+    return F.conv2d(m.relu(m.stem(x)), m.a.weight[:, :, :2, :2], padding="same", dilation=3)
+
+
+@case
+def expand_before_a_convolution(m, x):
+    y = m.relu(m.stem(x)).mean((2, 3), keepdim=True)
+    return m.a(y.expand(-1, -1, 5, 5))
+
+
+@case
+def expand_a_gate(m, x):
+    y = m.relu(m.stem(x))
+    return y * torch.sigmoid(m.gate(y.mean((2, 3)))).view(y.size(0), 6, 1, 1).expand_as(y)
+
+
+@case
+def spatial_attention(m, x):
+    y = m.relu(m.stem(x))
+    return y * torch.sigmoid(y.mean(1, keepdim=True) + y.max(1, keepdim=True)[0])
+
+
+@case
+def nearest_upsampling(m, x):
+    return m.a(F.interpolate(m.relu(m.stem(x)), scale_factor=2)) + m.up(m.stem(x))
+
+
+@case
+def pixel_shuffle(m, x):
+    return m.thin(F.pixel_shuffle(torch.cat([m.relu(m.stem(x))] * 2, 1), 2)).mean((2, 3)).repeat(1, 2)[:, :4]
+
+
+@case
+def channels_last_linear(m, x):
+    y = m.relu(m.stem(x)).permute(0, 2, 3, 1)
+    return m.gate(y).permute(0, 3, 1, 2)
+
+
+@case
+def squeeze_and_flatten(m, x):
+    return m.fc(F.adaptive_avg_pool2d(m.relu(m.stem(x)), 1).squeeze(-1).squeeze(-1))
+
+
+@case
+def one_dimensional_convolution(m, x):
+    return F.avg_pool1d(m.line(m.relu(m.stem(x)).flatten(2)), 3, 2).mean(2)[:, :4]
+
+
+@case
+def stack_and_unbind(m, x):
+    y = torch.stack([m.stem(x), m.a(m.stem(x))], dim=1)
+    return sum(m.relu(part) for part in y.unbind(1))
+
+
+# arithmetic and pooling ----------------------------------------------------------------------------------
+
+
+@case
+def constants_on_the_left(m, x):
+    return 1 - m.relu(0.5 - m.stem(x)) * 2
+
+
+@case
+def negation_and_difference(m, x):
+    y = m.stem(x)
+    return -m.relu(y) - m.a(y)
+
+
+@case
+def positions_added(m, x):
+    return m.relu(m.stem(x) + torch.linspace(-1, 1, 100).view(10, 10))
+
+
+@case
+def highway_gate(m, x):
+    y = m.stem(x)
+    gate = torch.sigmoid(m.a(y))
+    return gate * m.relu(m.b(y)) + (1 - gate) * y
+
+
+@case
+def maxout_and_absolute_value(m, x):
+    return torch.maximum(m.stem(x), m.a(m.stem(x))) + m.stem(x).abs()
+
+
+@case
+def square_and_power(m, x):
+    y = m.stem(x)
+    return y * y + y**2 + y.square()
+
+
+@case
+def every_average_pool(m, x):
+    y = m.relu(m.stem(x))
+    one = F.avg_pool2d(y, 3, 2, 1, ceil_mode=True, count_include_pad=False)
+    return one + F.avg_pool2d(y, 3, 2, 1, ceil_mode=True) + F.adaptive_avg_pool2d(y, one.shape[-2:])
+
+
+@case
+def every_maximum_pool(m, x):
+    y = m.relu(m.stem(x))
+    return F.max_pool2d(y, 3, 2, ceil_mode=True)[:, :, :4, :4] + F.adaptive_max_pool2d(y, 4) + y.amax((2, 3), True)
+
+
+@case
+def dilated_maximum_pool(m, x):
+    return F.max_pool2d(m.stem(x), 2, 1, dilation=3)
+
+
+@case
+def sums_over_space(m, x):
+    return m.relu(m.stem(x)).sum((2, 3))[:, :4] / 100 + m.stem(x).mean(-1).mean(-1)[:, 2:]
+
+
+@case
+def sum_of_rows(m, x):
+    y = m.relu(m.stem(x))
+    return m.fc(y.sum(2).mean(2))
+
+
+# activations ---------------------------------------------------------------------------------------------
+
+
+@case
+def smooth_activations(m, x):
+    y = m.stem(x)
+    return F.silu(y) + F.gelu(y) + F.mish(y) + F.softplus(y)
+
+
+@case
+def bounded_activations(m, x):
+    y = m.stem(x) * 3
+    return torch.tanh(y) + F.hardsigmoid(y) + F.relu6(y) + F.hardtanh(y, -0.5, 0.7) + y.clamp(max=0.2)
+
+
+@case
+def one_sided_activations(m, x):
+    y = m.stem(x)
+    return F.leaky_relu(y, 0.2) + F.elu(y, 0.5) + F.celu(y) + F.selu(y) + m.act(y)
+
+
+@case
+def hardswish_in_place(m, x):
+    y = m.stem(x)
+    return F.hardswish(y, inplace=True) + y
+
+
+# refused -------------------------------------------------------------------------------------------------
+
+
+@refused("mean over everything|over the batch")
+def mean_over_everything(m, x):
+    return m.stem(x) - m.stem(x).mean()
+
+
+@refused("a cast to torch.int")
+def integer_cast(m, x):
+    return m.stem((x * 4).int().float())
+
+
+@refused("comparison")
+def threshold_by_comparison(m, x):
+    y = m.stem(x)
+    return torch.where(y > 0, y, torch.zeros_like(y))
+
+
+@refused("GroupNorm|group_norm|statistics of the image")
+def group_norm(m, x):
+    return F.group_norm(m.stem(x), 2)
+
+
+@refused("return logits")
+def softmax_at_the_end(m, x):
+    return F.softmax(m.fc(m.stem(x).mean((2, 3))), 1)
+
+
+@refused("random numbers")
+def noise_in_forward(m, x):
+    return m.stem(x) + torch.randn(10)
+
+
+@refused("division by a computed value")
+def division_by_a_norm(m, x):
+    y = m.stem(x)
+    return y / (y.abs().sum((1, 2, 3), keepdim=True) + 1)
+
+
+@refused("matrix product")
+def attention(m, x):
+    y = m.stem(x).flatten(2)
+    return (y @ y.transpose(1, 2)).mean(2)[:, :4]
+
+
+@refused("batch")
+def images_mixed(m, x):
+    return m.stem(x) + m.stem(x.flip(0))
+
+
+@refused("dropout with training=True")
+def dropout_always(m, x):
+    return F.dropout(m.stem(x), 0.5, training=True)
+
+
+@refused("values of a tensor")
+def decision_on_data(m, x):
+    return m.stem(x) if x.sum() > 0 else m.a(m.stem(x))
+
+
+@refused("one tensor")
+def two_answers(m, x):
+    return m.fc(m.stem(x).mean((2, 3))), x
