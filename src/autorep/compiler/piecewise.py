@@ -11,6 +11,7 @@ import numpy as np
 from autorep.activations import ACTIVATIONS
 
 TOLERANCE = 1.5e-3
+MOST_LINES = 64
 FURTHEST = 64.0  # where an activation must have become a straight line
 
 
@@ -112,6 +113,8 @@ def _segments(
         value += slopes[-1] * step * (end - position) * grid
         position = end
         ends.append(position)
+        if len(ends) > MOST_LINES:
+            raise ValueError(f"slopes in steps of {step} cannot follow the function with {MOST_LINES} lines")
     return ends, slopes
 
 

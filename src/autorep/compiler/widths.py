@@ -191,7 +191,9 @@ class _Planner:
         largest = math.log2(max(max(value.largest for value in values) * self.margin, 2.0**-30))
         finer = math.ceil(SMALL + 1 - typical) if typical < SMALL else 0
         coarser = math.ceil(largest - LARGE) if largest > LARGE else 0
-        return self.f + min(finer, FINEST) - min(coarser, self.f - 2)
+        quadratic = any(isinstance(op, Activation) and op.quad_count for op in map(self.ops.__getitem__, group))
+        fewest = COMMON_BITS - QUADRATIC_BITS if quadratic else 2
+        return self.f + min(finer, FINEST) - max(min(coarser, self.f - fewest), 0)
 
     # forward: fractional bits --------------------------------------------------------------------------
 
