@@ -228,7 +228,8 @@ class _Planner:
 
         Weights get WEIGHT_STEPS bits below their root mean square. Rounding weights to w bits moves the output by about
         2**-w·0.29·√(fan-in·mean square of the input), which is kept below 2**(5 − f) of the output's own size (at least
-        of 1). Both as far as the sum stays within WIDEST_BITS; a sum beyond HARD_BITS takes bits away instead.
+        of 1). The former as far as the sum stays within COMMON_BITS, the latter within WIDEST_BITS; a sum beyond
+        HARD_BITS takes bits away instead.
         """
         weight = self.draft.parameter(op.name, "weight")
         fan_in = math.prod(weight.shape[1:])
@@ -237,10 +238,11 @@ class _Planner:
         size = math.sqrt(max(1.0, self.calibration.values[op.name].square))
         extra = math.ceil(math.log2(max(error / size, 1e-30) / 2.0 ** (5 - self.f)))
         typical = math.log2(max(float(np.sqrt(np.mean(np.square(weight, dtype=np.float64)))), 2.0**-40))
-        wanted = max(self.f, self.f + extra, math.ceil(WEIGHT_STEPS - typical))
+        small = math.ceil(WEIGHT_STEPS - typical)
         others = self.ops[op.inputs[0]].frac + self._integer_bits(self.reach[op.name]) + 2
         widest = min(WIDEST_BITS, 64 + self.f - QUADRATIC_BITS)  # what a quadratic before it can still deliver
-        return max(min(max(self.f, min(wanted, widest - others)), HARD_BITS - others), 4)
+        finer = max(self.f, min(small, COMMON_BITS - others), min(self.f + extra, widest - others))
+        return max(min(finer, HARD_BITS - others), 4)
 
     def _lines(self, op: Activation, frac: int) -> dict[str, Any]:
         """The piecewise-linear function with `frac` fractional bits."""
