@@ -238,7 +238,7 @@ def test_a_missing_token_opens_its_box(browser: Chromium, deployment: LocalDeplo
 
 
 @needs_browser
-def test_an_answer_out_of_range_names_no_class(browser: Chromium) -> None:
+def test_a_picture_out_of_range_is_refused_and_names_no_class(browser: Chromium) -> None:
     torch.manual_seed(4)
     layers = [nn.Conv2d(1, 4, 3, 2, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10, bias=False)]
     program = compile_program(nn.Sequential(*layers).eval(), torch.rand(32, 1, 8, 8) / 50, name="dark")
@@ -248,7 +248,7 @@ def test_an_answer_out_of_range_names_no_class(browser: Chromium) -> None:
         browser.evaluate(
             "(e => { e.value = '8'; e.dispatchEvent(new Event('input')); })(document.getElementById('typed'))"
         )
-        assert ask(browser).startswith("No answer")
+        assert ask(browser).startswith("This program was made for values from")
         keep_screenshot(browser, "out-of-range")
     assert browser.evaluate("document.querySelectorAll('#bars li').length") == 0
 
