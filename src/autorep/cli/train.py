@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,7 +135,8 @@ class Evaluate:
                 shifts.strange(self.other_data, model, shifts.pixels_of(other, min(self.shifted, len(other))), dataset)
             )
         tails = plain.tails()
-        result |= {"shifts": rows, "tails": tails, "range": LIMIT}
+        finite = {name: [value if math.isfinite(value) else None for value in tail] for name, tail in tails.items()}
+        result |= {"shifts": rows, "tails": finite, "range": LIMIT}
         accuracies = [f"{row['accuracy']:.2f} %" if "accuracy" in row else "" for row in rows]
         lines = [
             (row["shift"], f"{row['images']:,}", f"{row['lost']:,}", right) for row, right in zip(rows, accuracies)

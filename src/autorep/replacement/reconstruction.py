@@ -1,10 +1,10 @@
-"""Replacement without training: some unlabelled images and a few hundred gradient steps, in minutes.
+"""Replacement without training: by some unlabelled images, in minutes.
 
 1. Polynomials are fitted to each channel's distribution, elements ranked by their sensitivity, masks put at the budget.
 2. `correction`: polynomials and weights by least squares, layer by layer, from the first to the last.
-3. Reconstruction: every site's output, and the answers, are matched to those of the all-ReLU network by gradient steps,
-   with batch norm at its own fixed statistics, so that what is fitted is what will be deployed. Distorted copies of the
-   images (`stress`) keep the inputs of polynomials in range meanwhile.
+3. Reconstruction, where steps are asked for: every site's output, and the answers, are matched to those of the all-ReLU
+   network by gradient steps, with batch norm at its own fixed statistics, so that what is fitted is what will be
+   deployed. Distorted copies of the images (`stress`) pull the inputs of polynomials into range meanwhile.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ CLIP = 1.0  # largest norm of a step's gradient
 
 
 def fit_without_training_(
-    model: nn.Module, images: Tensor, *, steps: int = 400, batch: int = 64, rate: float = 5e-4, seed: int = 0
+    model: nn.Module, images: Tensor, *, steps: int = 0, batch: int = 64, rate: float = 5e-4, seed: int = 0
 ) -> None:
     """Bring a model with replaced activations down to its budget, in place, by unlabelled images alone.
 
     Args:
         model: as `replace_activations_` left it, all activations still kept and a budget set.
         images: normalised; some two thousand are enough.
-        steps: gradient steps of the reconstruction; 0 leaves it at least squares.
+        steps: gradient steps of the reconstruction; 0 leaves it at least squares (see bench/results/training: on a
+            ResNet-20, 60 steps changed little).
         batch: images in a step; they are shifted by up to an eighth of their side each time.
         rate: of the weights, with Adam, at its highest; coefficients have four times as much.
         seed: decides the order and the shifts.
@@ -52,7 +53,9 @@ def fit_without_training_(
     if images.dim() != 4 or not len(images):
         raise DataError(f"images of shape {tuple(images.shape)}; expected (N, C, H, W) with at least one image")
     reference = copy.deepcopy(model).eval().requires_grad_(False)
-    settings = CourseSettings(curve=1.0)  # scores must rank by what full quadratics miss
+    settings = CourseSettings(
+        curve=1.0, curve_limit=0.0, input_limit=8.0
+    )  # scores must rank by what full quadratics miss
     course = Course(model, handle, lambda: images.split(256), 0, settings, epoch_steps=1)
     course.begin_()
     handle.settle_(budget)
@@ -87,7 +90,6 @@ def _reconstruct_(
             loss.backward()
             nn.utils.clip_grad_norm_([*weights, *coefficients], CLIP)
             optimizer.step()
-            handle.limit_curves_(course.settings.curve_limit)
             course.taken += 1
 
 
