@@ -23,6 +23,8 @@ def test_short_demo_goes_through_the_whole_chain(tmp_path: Path, capsys: pytest.
     assert result["per_image"]["rounds"] == 11
     assert result["per_image"]["online_bytes_per_party"] > 0
     assert result["agreement"]["equal_clear"] == result["agreement"]["clear"]
+    assert result["without_dealer"]["images"] == 12
+    assert result["without_dealer"]["equal"] >= 11
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count("<figure>") == 5
     assert (out / "mine.txt").read_text() == "the user's own"

@@ -16,6 +16,7 @@ from autorep.mpc.kit import verify
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, MemoryTransport, memory_pair
+from autorep.mpc.two_party import names
 from autorep.mpc.two_party.cost import make_frames, preparation_cost, setup_frames
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.mpc.two_party.stored import kit_bytes
@@ -270,3 +271,15 @@ def test_ledger_equals_the_cost_model_frame_by_frame(preparation: str) -> None:
     for party in (0, 1):
         assert ledgers[party][1].total("offline").sent == count * cost.sent[party]
         assert ledgers[party][0].total("offline").sent == cost.setup_bytes[party]
+
+
+def test_servers_prepare_only_what_the_owner_says_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = mixed_program(0)
+    assert any(isinstance(op, ir.Activation) and op.quad_count for op in program.ops)
+    with pytest.raises(ConfigError, match="does not say"):
+        names.check_owners_word(program.public(), "two-party")
+    names.check_owners_word(program.public(), "ot")
+    names.check_owners_word(names.with_owners_word(program).public(), "two-party")
+    monkeypatch.setattr(names, "largest_mask", lambda bits: 2.0**40)
+    with pytest.raises(ConfigError, match="coefficients reach"):
+        names.check_owners_word(names.with_owners_word(program).public(), "two-party")

@@ -134,6 +134,7 @@ def compile_saved(
 ) -> Program:
     """The program of a saved model, calibrated on `pixels`; without any, by the ranges that were stored with it."""
     from autorep.compiler.compile import compile_program
+    from autorep.mpc.two_party.names import with_owners_word
 
     ranges = saved.info.get("ranges") if pixels is None else None
     if pixels is None and ranges is None:
@@ -141,7 +142,7 @@ def compile_saved(
             f"{saved.title}: no ranges are stored with this model; give images to calibrate on with --data-path"
         )
     images = _stand_ins(saved) if pixels is None else pixels
-    return compile_program(
+    program = compile_program(
         saved.model,
         [images[start : start + 64] for start in range(0, len(images), 64)],
         name=saved.title,
@@ -152,6 +153,7 @@ def compile_saved(
         ranges=ranges,
         info={"preprocessing": saved.preprocessing.facts(), "samples": list(samples)},
     )
+    return with_owners_word(program)
 
 
 def calibration_pixels(saved: SavedModel, data: str | None, path: Path | None, count: int) -> np.ndarray | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autorep.service.answers import Prediction
 
 STEPS = 7
+WITHOUT_DEALER = 12  # images answered once more by two servers that need no dealer
 _WRITTEN = ("baseline", "replaced", "program", "figures", "report.html", "demo.json")
 
 
@@ -110,6 +111,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     _say(6, "compare private with fixed point, and time every layer")
     checked = agreement(fixed, private, error)
     layers = layer_seconds(program, images[:1])
+    without_dealer = _without_dealer(program, images[:WITHOUT_DEALER], fixed[:WITHOUT_DEALER])
 
     _say(7, "write the report")
     part = data.Subset(dataset.test, index)
@@ -126,6 +128,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
         },
         "per_image": _per_image(answers, program),
         "agreement": {**asdict(checked), "holds": checked.holds},
+        "without_dealer": without_dealer,
         "layers": [{"name": name, "kind": kind, "seconds": seconds} for name, kind, seconds in layers],
         "seconds": round(time.perf_counter() - started, 1),
         "report": str(out / "report.html"),
@@ -150,6 +153,8 @@ def summary(result: dict[str, Any]) -> str:
         ("rounds", f"{costs['rounds']}"),
         ("prepared ahead (both servers), per image", f"{costs['offline_bytes']:,} bytes"),
     ]
+    if alone := result.get("without_dealer"):
+        rows.append(("same predictions without a dealer", f"{alone['equal']} of {alone['images']}"))
     verdict = (
         f"private and fixed-point predictions agree on {checked['equal']} of {checked['images']} images, and on "
         f"{checked['equal_clear']} of the {checked['clear']} where rounding (up to {checked['error']:.4f} between two "
@@ -157,6 +162,15 @@ def summary(result: dict[str, Any]) -> str:
     )
     title = f"{result['images']} test images, {result['seconds']:.0f} s in all"
     return "\n".join([table(rows, (title, ""), "lr"), verdict, f"report: {result['report']}"])
+
+
+def _without_dealer(program: Program, images: Any, fixed: Any) -> dict[str, int]:
+    """The first images once more, by two parties that make their own correlated randomness."""
+    from autorep.mpc.local import LocalPair
+
+    with LocalPair(program, preparation="two-party") as pair:
+        logits = pair.run(images)
+    return {"images": len(images), "equal": int((logits.argmax(1) == fixed.argmax(1)).sum())}
 
 
 def _per_image(answers: list[Prediction], program: Program) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from autorep.mpc.operations import protocols
 from autorep.mpc.transport import Transport
 from autorep.mpc.transport_tcp import accept, connect
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
+from autorep.mpc.two_party.names import check_owners_word
 from autorep.program.files import load_party, load_public, program_hash
 from autorep.service.blinding import made_together, write_blinding
 
@@ -38,6 +39,7 @@ def prepare_together(
     if count < 1:
         raise ConfigError(f"--count {count}: give at least 1")
     program = load_public(bundle / "public")
+    check_owners_word(program, preparation)
     shares = load_party(bundle / f"party{party}", program).shares
     model = TwoPartyModel(program, party, preparation)
     for operation in protocols(program):

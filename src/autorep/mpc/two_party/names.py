@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import numpy as np
@@ -30,6 +31,9 @@ def largest_mask(power: int) -> float:
     return 2.0 ** (power - 1) * (1 + 2.0**-rounding.GUARD)
 
 
+OWNERS_WORD, FITS = "two_party", "fits"
+
+
 def check_parameters(program: ir.Program, preparation: str = "two-party") -> None:
     """Refuse, at the model's owner, coefficients whose products would not fit the slots' modulus."""
     if preparation != "two-party":
@@ -46,3 +50,29 @@ def check_parameters(program: ir.Program, preparation: str = "two-party") -> Non
                 f"preparation, more than 2**{np.log2(MODULUS.value / 4):.1f}; compile with fewer fractional bits in "
                 "quadratics, or prepare with a dealer"
             )
+
+
+def with_owners_word(program: ir.Program) -> ir.Program:
+    """The owner's program with a public fact: whether its coefficients fit two-party preparation, or why not.
+
+    Servers hold shares only and cannot check it themselves; with coefficients that do not fit, answers would be noise.
+    """
+    try:
+        check_parameters(program)
+    except ConfigError as error:
+        word = str(error)
+    else:
+        word = FITS
+    return dataclasses.replace(program, info={**program.info, OWNERS_WORD: word})
+
+
+def check_owners_word(program: ir.Program, preparation: str) -> None:
+    """Refuse, at a server, a program whose owner does not say that its quadratics fit."""
+    quadratics = any(isinstance(op, ir.Activation) and op.quad_count for op in program.ops)
+    word = program.info.get(OWNERS_WORD)
+    if preparation == "two-party" and quadratics and word != FITS:
+        raise ConfigError(
+            word
+            or "this bundle does not say whether its quadratics fit two-party preparation; its owner must make it "
+            "with this release's `autorep compile`, or prepare with a dealer"
+        )
