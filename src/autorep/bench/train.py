@@ -57,7 +57,7 @@ def measure(
         y = torch.randint(10, (batch_size,))
         takes = {kind: _step(kind, network, x, y, precision == "bfloat16") for kind in STEPS}
         times: dict[str, list[float]] = {kind: [] for kind in takes}
-        for number in range(steps // 2 + 2):  # the first two rounds warm up
+        for number in range(-(-steps // 2) + 2):  # the first two rounds warm up
             for kind, take in takes.items():
                 started = time.perf_counter()
                 take()
