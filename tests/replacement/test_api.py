@@ -91,7 +91,7 @@ def test_table_and_totals(images) -> None:
     }
 
 
-@pytest.mark.parametrize("budget", [-1, SMALL_TOTAL + 1, 0.5])
+@pytest.mark.parametrize("budget", [-1, SMALL_TOTAL + 1, 1.5])
 def test_impossible_budgets_are_refused_before_anything_changes(images, budget) -> None:
     model = Small()
     with pytest.raises(BudgetError, match=f"0 to {SMALL_TOTAL}"):
