@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -80,15 +79,18 @@ def check_same(
 def check_precision(program: Program, batches: Sequence[np.ndarray], calibration: Calibration) -> None:
     """Refuse a plan whose fixed-point answers are useless: off by more than the images differ among themselves.
 
-    Run on the first few images that calibration used, rounded to nearest; a small share of the largest logit is always
+    Run on a few of the images that calibration used, rounded to nearest; a small share of the largest logit is always
     allowed, a large one never.
     """
-    used = np.flatnonzero(calibration.used)[:PRECISION_IMAGES]
-    images = np.stack(list(islice(chain.from_iterable(batches), int(used[-1]) + 1)))[used]
-    exact = calibration.answers[used].astype(np.float64)
+    used = np.flatnonzero(calibration.used)
+    answers = calibration.answers[used].astype(np.float64)
+    chosen = np.linspace(0, len(used) - 1, min(PRECISION_IMAGES, len(used))).astype(int)
+    starts = np.cumsum([0, *(len(batch) for batch in batches)])
+    owners = np.searchsorted(starts, used[chosen], side="right") - 1
+    images = np.stack([batches[owner][number - starts[owner]] for owner, number in zip(owners, used[chosen])])
     fixed = run_fixed(program, images, NearestRounding())
-    error, largest = float(np.abs(fixed - exact).max()), float(np.abs(exact).max())
-    spread = float(calibration.answers[calibration.used].std(axis=0).max())
+    error, largest = float(np.abs(fixed - answers[chosen]).max()), float(np.abs(answers).max())
+    spread = float(answers.std(axis=0).max())
     if error > LARGE_ERROR * largest or (error > SMALL_ERROR * largest and error > spread):
         raise RangeError(
             f"fixed point is off by {error:.3g} where the largest logit is {largest:.3g} and logits spread by "

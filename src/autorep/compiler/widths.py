@@ -55,6 +55,7 @@ HARD_BITS = 60  # of a sum whose weights lose fractional bits to fit
 DCF_PAYLOAD_BITS = 128
 WEIGHT_STEPS = 11  # log2 of the steps that weights are fine enough for, within their root mean square
 FINEST = 26  # further fractional bits of a wire of small values
+PEAK = 16.0  # a wire's largest value is at most this many times its typical one
 SMALL, LARGE = -4.0, 12.0  # log2 of a wire's typical and largest values between which it has f fractional bits
 
 
@@ -186,13 +187,16 @@ class _Planner:
         return {name} if isinstance(op, OPENED) else set().union(*(self._roots(source) for source in op.inputs))
 
     def _wire_frac(self, group: set[str]) -> int:
+        """f; more for small values and fewer for large ones, as far as splines and quadratics among them allow."""
         values = [self.calibration.values[name] for name in group]
-        typical = math.log2(max(max(value.square for value in values), 2.0**-60)) / 2
-        largest = math.log2(max(max(value.largest for value in values) * self.margin, 2.0**-30))
-        finer = math.ceil(SMALL + 1 - typical) if typical < SMALL else 0
-        coarser = math.ceil(largest - LARGE) if largest > LARGE else 0
-        quadratic = any(isinstance(op, Activation) and op.quad_count for op in map(self.ops.__getitem__, group))
-        fewest = COMMON_BITS - QUADRATIC_BITS if quadratic else 2
+        activations = [op for op in map(self.ops.__getitem__, group) if isinstance(op, Activation)]
+        furthest = max(value.largest for value in values)
+        typical = max(math.sqrt(max(value.square for value in values)), furthest / PEAK, 2.0**-30)
+        coarser = math.ceil(math.log2(max(furthest * self.margin, 1.0)) - LARGE)
+        fewest = COMMON_BITS - QUADRATIC_BITS if any(op.quad_count for op in activations) else 2
+        finer = math.ceil(SMALL + 1 - math.log2(typical)) if math.log2(typical) < SMALL else 0
+        if any(op.function != "piecewise" for op in activations):  # lines are drawn on a grid of these bits
+            finer = 0
         return self.f + min(finer, FINEST) - max(min(coarser, self.f - fewest), 0)
 
     # forward: fractional bits --------------------------------------------------------------------------
