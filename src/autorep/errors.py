@@ -5,7 +5,7 @@ A message says what was found, where, what is valid and what to do.
     AutorepError
     ├── ConfigError         a setting, flag or TOML key is wrong
     ├── DataError           a data set is missing, truncated or of the wrong shape
-    ├── TraceError          torch.fx could not follow the model
+    ├── TraceError          the model could not be followed, or would not be computed rightly
     ├── UnsupportedOpError  the compiler met operations that it cannot translate
     ├── BudgetError         the ReLU budget is impossible or senseless
     ├── RangeError          a layer's values do not fit any fixed-point width
@@ -34,7 +34,7 @@ class DataError(AutorepError):
 
 
 class TraceError(AutorepError):
-    """torch.fx could not follow the model."""
+    """The model could not be followed, or what was made of it does not compute the same."""
 
 
 class UnsupportedOpError(AutorepError):

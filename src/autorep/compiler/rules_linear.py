@@ -47,7 +47,7 @@ def convolve(
 ) -> Live:
     """A convolution with zeros around (top and bottom, left and right); zeros that x itself begins with join them."""
     x, own = _without_border(to, x)
-    sides = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, sides))  # type: ignore[assignment]
+    sides = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, sides))  # type: ignore[assignment]  # two pairs
     even = _even_padding(kernel, sides, dilation)
     if even is None:
         (top, bottom), (left, right) = sides
