@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -250,3 +252,25 @@ def test_worker_that_is_gone_is_ill() -> None:
     worker.start()
     worker.join(5)
     assert worker.problem == "it is gone"
+
+
+def test_process_ends_well_while_its_threads_compute() -> None:
+    code = """
+import threading, time
+import numpy as np
+from autorep import _native
+from autorep.service.workers import end_process
+
+def work():
+    out = np.zeros(1 << 14, np.uint64)
+    while True:
+        _native.prg(bytes(16), out, 20)
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+print("done")
+end_process()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -18,9 +18,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from cryptography import x509
 
 from autorep.errors import ProtocolError
-from autorep.mpc.tls import make_keys
+from autorep.mpc.tls import client_context, make_keys, make_request, sign_request
+from autorep.mpc.transport_tcp import connect
 from autorep.program.files import program_hash, split
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
@@ -128,6 +130,41 @@ def renew(deployment: LocalDeployment) -> None:
     """Another certificate for clients, in the files named by --https-certificate and --https-key."""
     for name in ("certificate.pem", "key.pem"):
         shutil.copy(deployment.folder / "spare" / "party0" / name, deployment.folder / f"https-{name}")
+
+
+def test_links_show_renewed_certificates_without_a_restart(program: Program, tmp_path: Path) -> None:
+    image = np.random.default_rng(0).random((1, 1, 8, 8))
+    with LocalDeployment(program, prepare=2, options=OPTIONS, folder=tmp_path) as deployment:
+        ends = {"party0": (deployment._peer, "party1"), "dealer": (deployment._dealer, "party1")}
+        before = {role: serial_number(deployment, role, *end) for role, end in ends.items()}
+        for role in ("party0", "party1", "dealer"):
+            fresh, keys = tmp_path / "fresh" / role, tmp_path / "keys"
+            make_request(fresh, role, ["127.0.0.1", "localhost"])
+            sign_request(keys / "ca", fresh / "request.pem", role, fresh)
+            for name in ("certificate.pem", "key.pem", "ca.pem"):
+                shutil.copy(fresh / name, keys / role / name)
+            deployment.processes[role].send_signal(signal.SIGHUP)
+        for role, end in ends.items():
+            renewed = x509.load_pem_x509_certificate((tmp_path / "keys" / role / "certificate.pem").read_bytes())
+            wait_for(lambda role=role, end=end, s=renewed.serial_number: serial_number(deployment, role, *end) == s)
+            assert renewed.serial_number != before[role]
+        with Load(deployment, program, clients=1) as load:
+            for role in ("party1", "dealer"):  # both dial, or are dialled, anew: with the new certificates
+                deployment.kill(role)
+                deployment.start(role)
+                load.wait_answers(40)
+        with deployment.client() as client:
+            assert np.abs(client.logits(image) - program.run(image, "fixed")).max() < 1e-3
+
+
+def serial_number(deployment: LocalDeployment, role: str, address: str, caller: str) -> int:
+    """Of the certificate that a role shows to the servers that dial it."""
+    host, _, port = address.rpartition(":")
+    link = connect(host, int(port), client_context(deployment.folder / "keys" / caller), role, 5.0)
+    try:
+        return int(str((link._connection.getpeercert() or {})["serialNumber"]), 16)
+    finally:
+        link.close()
 
 
 def test_kit_with_a_flipped_bit_gives_no_wrong_answer(program: Program, tmp_path: Path) -> None:

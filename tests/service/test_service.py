@@ -175,3 +175,22 @@ def test_two_threads_may_share_a_client(client: Client, program: Program, images
         thread.join()
     for i, found in results.items():
         assert np.abs(found - program.run(images[4 * i : 4 * i + 4], "fixed")).max() < 1e-3
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/healthz", "/v1/programs", "/nothing", "/v1/programs/none"])
+def test_every_answer_tells_browsers_to_come_by_tls_only(web: tuple[httpx.Client, httpx.Client], path: str) -> None:
+    for server in web:
+        headers = server.get(path).headers
+        assert headers["strict-transport-security"] == "max-age=31536000"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_page_may_not_be_framed_and_runs_its_own_scripts_only(
+    web: tuple[httpx.Client, httpx.Client], deployment: LocalDeployment
+) -> None:
+    for server in web:
+        policy = server.get("/").headers["content-security-policy"]
+        parts = dict(part.strip().partition(" ")[::2] for part in policy.split(";"))
+        assert parts["frame-ancestors"] == parts["default-src"] == parts["base-uri"] == parts["form-action"] == "'none'"
+        assert parts["script-src"] == "'self'"
+        assert parts["connect-src"].split() == ["'self'", *deployment.urls]

@@ -132,6 +132,7 @@ class Dealer:
         from autorep.service.listener import Listener
         from autorep.service.logs import event, setup_logging
         from autorep.service.messages import parse_address
+        from autorep.service.workers import end_process
 
         _native.keep_freed_memory()
         service = DealerService(self.state)
@@ -154,9 +155,8 @@ class Dealer:
         stop.wait()
         service.stopping.set()
         listener.close()
-        listener.join(5.0)
         event("stopped", dealt=service.dealt)
-        return 0
+        end_process()
 
     def _reload(self, context: ssl.SSLContext, service: DealerService) -> None:
         """Show a new certificate from now on; SIGHUP."""
@@ -247,6 +247,7 @@ class Serve:
         from autorep.service.queries import SessionSettings
         from autorep.service.server import Server, ServerSettings
         from autorep.service.web import https_only
+        from autorep.service.workers import end_process
 
         session = SessionSettings(
             lanes=self.lanes,
@@ -278,7 +279,7 @@ class Serve:
         )
         setup_logging(f"party{self.party}")
         Server(settings).run()
-        return 0
+        end_process()
 
     def _token_file(self) -> Path | None:
         if self.open:

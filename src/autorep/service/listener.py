@@ -7,7 +7,6 @@ import errno
 import socket
 import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -54,7 +53,6 @@ class Listener:
             ) from None
         self._context, self._roles, self._timeout, self._serve = context, roles, timeout, serve
         self._open: set[TcpTransport] = set()
-        self._threads: set[threading.Thread] = set()
         self._strangers: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -79,14 +77,6 @@ class Listener:
         with self._lock:
             for transport in self._open:
                 transport.interrupt()
-
-    def join(self, seconds: float) -> None:
-        """Wait for the threads of connections that were cut: the interpreter must not end under them."""
-        deadline = time.monotonic() + seconds
-        with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _accept(self) -> None:
         try:
@@ -125,8 +115,6 @@ class Listener:
 
     def _handle(self, raw: socket.socket, address: str) -> None:
         transport: TcpTransport | None = None
-        with self._lock:
-            self._threads.add(threading.current_thread())
         try:
             try:
                 transport = accept(raw, self._context, self._roles, self._timeout, _HANDSHAKE_SECONDS)
@@ -148,5 +136,3 @@ class Listener:
                 with self._lock:
                     self._open.discard(transport)
                 transport.close()
-            with self._lock:
-                self._threads.discard(threading.current_thread())

@@ -140,9 +140,6 @@ class Server:
         except SystemExit as error:
             if error.code:
                 raise ConfigError("the server could not start; the log above says why") from None
-        finally:
-            if self._listener is not None:
-                self._listener.join(2.0)
 
     @contextlib.asynccontextmanager
     async def _life(self, _: Any) -> AsyncIterator[None]:
