@@ -33,6 +33,18 @@ def torch_logits(model: nn.Module, x: torch.Tensor) -> np.ndarray:
 @settings(max_examples=15, deadline=None)
 @given(networks())
 def test_random_networks_equal_torch(network):
+    compare_in_every_mode(network)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=300, deadline=None)
+@given(networks())
+def test_many_random_networks_equal_torch(network):
+    compare_in_every_mode(network)
+
+
+def compare_in_every_mode(network: nn.Module) -> None:
     x = images(32, 1)
     program = compile_program(network, [x[:16], x[16:]])
     expected = torch_logits(network, x[:6])

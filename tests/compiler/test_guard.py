@@ -66,4 +66,16 @@ def test_rounding_is_no_difference():
     with torch.no_grad():
         network[3].weight.copy_(torch.linalg.pinv(network[2].weight)[:3] * 1e3)
         network[3].bias.copy_(-network[3].weight @ network[2](torch.relu(network[0](torch.zeros(8)))))
-    compile_program(network, 1e-3 * torch.randn(16, 8))
+    with pytest.warns(UserWarning, match="fixed point is off by"):
+        compile_program(network, 1e-3 * torch.randn(16, 8))
+
+
+def test_an_image_that_takes_the_bits_of_all_others_is_told_of():
+    """Its own logits are huge; what the others lose is measured against theirs."""
+    network, x = Network(["conv", "conv"]), images(12)
+    mask_(network, (0.0,))
+    x[5] *= 80
+    with pytest.warns(UserWarning, match=r"furthest reaches 1\..*e\+04: classes that lie nearer may be mixed up"):
+        program = compile_program(network, x)
+    assert 0.02 < program.info["fixed_error"] < 0.25
+    assert compile_program(network, x, outliers=0.1).info["fixed_error"] < 0.001

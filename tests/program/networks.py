@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from autorep.replacement import attach, replace_activations_
+from autorep.replacement import CourseSettings, attach, replace_activations_
 
 BLOCKS = (
     "conv",
@@ -23,6 +23,9 @@ BLOCKS = (
     "concat",
     "gate",
 )
+
+
+CURVE = CourseSettings().curve
 
 
 class ConvNorm(nn.Sequential):
@@ -130,9 +133,12 @@ def settle_(model: nn.Module, x: torch.Tensor) -> None:
 
 @torch.no_grad()
 def mask_(model: nn.Module, shares: Sequence[float], seed: int = 0) -> None:
-    """Replace activations and keep about the given share of each site in turn (0 none, 1 all)."""
+    """Replace activations and keep about the given share of each site in turn (0 none, 1 all).
+
+    The polynomials are as flat as training starts with: half a dozen full quadratics in a row run away.
+    """
     x = images(32, seed)
-    replace_activations_(model, x[:2]).calibrate_(model, [x])
+    replace_activations_(model, x[:2]).calibrate_(model, [x], curve=CURVE)
     generator = torch.Generator().manual_seed(seed)
     for number, site in enumerate(attach(model).sites.values()):
         share = shares[number % len(shares)]

@@ -103,11 +103,13 @@ class Compile:
         ]
         head = ("layer", "operation", "largest", "fits", "headroom bits", "tolerates", "limit")
         digest = program_hash(program)
+        error = program.info.get("fixed_error")  # not measured with ranges that were stored
         text = "\n".join(
             [
                 table(rows, head, "llrrrrl"),
                 f"{len(program.ops)} operations, {program.relu_count:,} kept, {program.input.frac} fractional bits, "
-                f"{program.info['calibration_outliers']} of {program.info['calibration_images']} images set aside",
+                f"{program.info['calibration_outliers']} of {program.info['calibration_images']} images set aside"
+                + ("" if error is None else f", fixed point off by {error:.2%} of a typical image's largest logit"),
                 f"program {digest[:16]}… in {self.out} (program/ stays with you; public/, party0/, party1/ go out)",
             ]
         )
@@ -118,6 +120,7 @@ class Compile:
             "frac": program.input.frac,
             "calibration_images": program.info["calibration_images"],
             "calibration_outliers": program.info["calibration_outliers"],
+            "fixed_error": error,
             "out": str(self.out),
             "headroom": program.info["headroom"],
         }

@@ -83,9 +83,9 @@ def compile_program(
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }
     program = Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
-    if ranges is None:
-        check_precision(program, batches, measured)
-    return program
+    if ranges is not None:
+        return program
+    return replace(program, info={**facts, "fixed_error": check_precision(program, batches, measured)})
 
 
 def measure_ranges(
