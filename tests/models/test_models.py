@@ -47,6 +47,33 @@ def test_every_network_is_traced_by_fx_and_gives_one_logit_per_class(name):
     assert model(x).shape == (2, 7)
 
 
+def test_options_are_part_of_a_name():
+    model = models.create("resnet20@width=0.5,stem_stride=2", 7)
+    assert model.conv1.weight.shape[0] == 8
+    assert model.conv1.stride == (2, 2)
+    assert models.title("resnet20@width=0.5,stem_stride=2") == "ResNet-20, width 0.5, stem stride 2"
+    assert models.spec("digits_net@channels=3").channels == 3
+    with pytest.raises(ConfigError, match="OPTION=NUMBER"):
+        models.create("resnet20@width=half")
+    with pytest.raises(ConfigError, match="does not take these options"):
+        models.create("resnet20@wdth=0.5")
+
+
+@pytest.mark.parametrize("budget", [5652, 18_842, 50_000, 100_000])
+def test_a_balanced_network_has_its_budget_in_equal_parts(budget):
+    model = models.create(f"balanced@relus={budget}", 10, 32)
+    counted = relus(model, 3, 32)
+    assert 0.8 * budget < counted <= budget
+    stages = [3 * stage[0].conv1.weight.shape[0] for stage in (model.layer1, model.layer2, model.layer3)]
+    assert stages[1] >= 4 * stages[0]
+    assert stages[2] >= 4 * stages[1]
+
+
+def test_a_balanced_network_says_how_small_it_can_be():
+    with pytest.raises(ConfigError, match="the smallest such network has 2304"):
+        models.create("balanced@relus=2000", 10, 32)
+
+
 def test_parameter_names_are_those_of_public_checkpoints():
     resnet = models.create("resnet20", 10).state_dict()
     assert resnet["layer2.0.downsample.0.weight"].shape == (32, 16, 1, 1)

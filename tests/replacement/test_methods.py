@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,21 +15,25 @@ from torch.nn import functional as F
 
 from autorep import models
 from autorep.compiler.compile import compile_program
-from autorep.errors import BudgetError
+from autorep.errors import BudgetError, ConfigError
 from autorep.program.ir import Activation, Affine
 from autorep.replacement import Replacement, count_relus, replace_activations_
+from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.functions import FUNCTIONS
 from autorep.replacement.selection import SELECTIONS, Context
 from autorep.replacement.selection.bcd import first_harmless
 from autorep.replacement.selection.deepreduce import plan
 from autorep.replacement.selection.delphi import Delphi, fade, greedy, score
 from autorep.replacement.selection.l1 import filters
+from autorep.replacement.selection.pillar import power, wall
 from autorep.replacement.selection.scores import shares, task_loss
 from autorep.replacement.selection.senet import mismatch
 from autorep.replacement.selection.snl import Snl
 from autorep.replacement.selection.taylor import taylor_scores
 from autorep.replacement.settings import CourseSettings, SnlSettings
+from autorep.training.saved import load_model, save_model
 
+from . import networks
 from .networks import SMALL_TOTAL, Small
 
 STEPS = 12
@@ -43,14 +49,23 @@ def small() -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, y
 
 
+WITHOUT_RELUS = ("all", "pillar")
+WHOLE = ("safenet", "l1", "deepreduce", "delphi", *WITHOUT_RELUS)  # channels, layers, or nothing at all
+
+
 def of(method: str, function: str = "dapa2", **more: object) -> CourseSettings:
     extra = {"snl": SnlSettings(weight=0.1)} if method == "snl" else {}
     return CourseSettings(method=method, function=function, **{**QUICK, **extra, **more})
 
 
+def budget_of(method: str) -> int:
+    return 0 if method in WITHOUT_RELUS else 80
+
+
 def begun(settings: CourseSettings, budget: int = 60) -> tuple[nn.Module, Replacement, Tensor, Tensor]:
     model, x, y = small()
-    handle = replace_activations_(model, x[:1], budget=budget, degree=FUNCTIONS[settings.function].degree)
+    chosen = FUNCTIONS[settings.function]
+    handle = replace_activations_(model, x[:1], budget, degree=chosen.degree, polynomial=chosen.polynomial)
     handle.begin(model, [(x, y)], STEPS, settings=settings, epoch_steps=3)
     return model, handle, x, y
 
@@ -73,48 +88,71 @@ def context(handle: Replacement, model: nn.Module, x: Tensor, y: Tensor, budget:
     return Context(model, handle, budget, 10, 5, 1.0, lambda: [(x, y)], lambda: -1.0, None, draw)
 
 
+OWN_FUNCTIONS = {"all": "herpn", "pillar": "pillar4"}  # what a method replaces by in its own paper, tried here
+TO_THE_END = ("penalty", *WITHOUT_RELUS)  # nothing is final before the last step
+
+
 def finished(method: str) -> CourseSettings:
-    return of(method, freeze_at=1.0) if method == "penalty" else of(method)
+    own = OWN_FUNCTIONS.get(method, "dapa2")
+    fixed = {"coefficient_rate": 0.0} if method == "pillar" else {}
+    return of(method, own, freeze_at=1.0, **fixed) if method in TO_THE_END else of(method, own)
 
 
 def settle(handle: Replacement, budget: int) -> None:
     """The paper's rule ends where it ends; the others at their own count, by themselves."""
     if not handle.frozen:
-        assert handle.course.settings.method == "penalty"
+        assert handle.course.settings.method in TO_THE_END
         handle.settle_(budget)
 
 
+def saved_and_loaded(model: nn.Module, place: Path) -> nn.Module:
+    facts = {"model": f"{networks.__file__}:Small", "num_classes": 4, "input_shape": [1, 6, 6], "data": "noise"}
+    save_model(place / "model", model, {**facts, "classes": list("abcd"), "mean": [0.0], "std": [1.0]})
+    return load_model(place / "model").model
+
+
 @pytest.mark.parametrize("method", SELECTIONS)
-def test_a_course_keeps_the_budget_resumes_bit_for_bit_and_compiles(method):
-    budget, cut = 80, 5
+def test_a_course_keeps_the_budget_resumes_bit_for_bit_saves_compiles_and_runs_privately(method, tmp_path):
+    budget, cut = budget_of(method), 5
     model, handle, x, y = begun(finished(method), budget)
     train(model, handle, x, y, range(cut))
     course = handle.course
     stored, state = copy.deepcopy(model.state_dict()), dict(course.selection.state)
     optimizers = {name: copy.deepcopy(one.state_dict()) for name, one in course.optimizers.items()}
+    averaged = course.average and (copy.deepcopy(course.average.state), course.average.count)
     train(model, handle, x, y, range(cut, STEPS))
     settle(handle, budget)
 
     again, second, _, _ = begun(finished(method), budget)
     again.load_state_dict(stored)
-    second.course.resume_(cut, state, None)
+    average = None
+    if averaged is not None:
+        average = WeightAverage(again, course.settings.average)
+        average.state, average.count = averaged
+    second.course.resume_(cut, state, average)
     for name, one in second.course.optimizers.items():
         one.load_state_dict(optimizers[name])
     train(again, second, x, y, range(cut, STEPS))
     settle(second, budget)
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
-    if method in ("safenet", "l1", "deepreduce", "delphi"):
+    if method in WHOLE and budget:
         assert 0 < handle.count() <= budget
     else:
         assert handle.count() == budget
-    compile_program(again.eval(), [x])
+    loaded = saved_and_loaded(again.eval(), tmp_path)
+    assert torch.equal(loaded(x), again(x))
+    program = compile_program(loaded, [x])
+    assert program.relu_count == handle.count()
+    image = x[:1].numpy()
+    logits = again(x[:1]).detach().numpy()
+    assert np.abs(program.run(image, "secure") - logits).max() < 0.02 * max(1.0, np.abs(logits).max())
 
 
-@pytest.mark.parametrize("function", ["identity", "zero", "square", "delphi"])
+@pytest.mark.parametrize("function", ["identity", "zero", "square", "delphi", "herpn", "pillar2"])
 @pytest.mark.parametrize("method", SELECTIONS)
 def test_any_function_with_any_selection(method, function):
-    model, handle, x, y = begun(of(method, function, freeze_at=1.0, range_weight=0.0), 80)
+    model, handle, x, y = begun(of(method, function, freeze_at=1.0, range_weight=0.0), budget_of(method))
     train(model, handle, x, y, range(3))
     assert model(x).isfinite().all()
 
@@ -238,10 +276,71 @@ def test_snl_raises_its_weight_only_when_the_count_is_no_new_low():
     method = Snl(SnlSettings(weight=1.0))
     method.state = {"weight": 1.0, "lowest": 100.0}
     seen = []
-    for count, settling in [(100, True), (90, False), (90, False), (95, False), (80, False), (50, False), (60, False)]:
-        method.adjust_(count, 50, settling)
+    for count, due, settling in [
+        (100, 90, True),
+        (90, 99, False),
+        (90, 98, False),
+        (95, 97, False),
+        (80, 70, False),  # late
+        (80, 81, False),
+        (50, 60, False),
+        (60, 50, False),
+    ]:
+        method.adjust_(count, 50, due, settling)
         seen.append(method.state["weight"])
-    assert seen == pytest.approx([1.0, 1.0, 1.1, 1.21, 1.21, 0.0, 0.0])
+    assert seen == pytest.approx([1.0, 1.0, 1.1, 1.21, 2.42, 2.662, 0.0, 0.0])
+
+
+def test_snl_comes_to_its_budget_with_its_settings_as_they_are():
+    model, x, y = small()
+    handle = replace_activations_(model, x[:1], 60, degree=1)
+    handle.begin(model, [(x, y)], 120, settings=CourseSettings(method="snl", function="identity"))
+    train(model, handle, x, y, range(120))
+    assert handle.frozen
+    assert handle.count() == 60
+
+
+@pytest.mark.parametrize("method", [name for name in SELECTIONS if name not in ("penalty", "snl")])
+def test_every_layer_keeps_its_floor_or_the_method_says_that_it_cannot(method):
+    model, x, y = small()
+    handle = replace_activations_(model, x[:1], budget_of(method), floor=9 if budget_of(method) else 0)
+    if method in WITHOUT_RELUS:
+        return
+    if method in WHOLE:
+        with pytest.raises(ConfigError, match="whole channels or layers"):
+            handle.begin(model, [(x, y)], STEPS, settings=of(method), epoch_steps=3)
+        return
+    handle.begin(model, [(x, y)], STEPS, settings=of(method), epoch_steps=3)
+    train(model, handle, x, y, range(STEPS))
+    assert min(row["kept"] for row in handle.table()) >= 9
+    assert handle.count() == 80
+
+
+def test_all_refuses_a_budget():
+    with pytest.raises(BudgetError, match="give budget = 0"):
+        begun(of("all"), 10)
+
+
+def test_pillars_wall_is_the_mean_power_and_rises_over_four_epochs():
+    z = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
+    by_hand = sum((abs(v) / 4.8) ** 6 for v in (1.0, 2.0, 3.0, 0.5)) / 4
+    assert float(wall(z, 4.8, 6)) == pytest.approx(by_hand, rel=1e-5)
+    assert [power(epoch) for epoch in range(6)] == [4, 6, 8, 10, 10, 10]
+
+
+def test_pillar_cuts_inputs_off_in_training_and_adds_its_wall_to_the_loss():
+    model, handle, x, y = begun(of("pillar", "pillar2", freeze_at=1.0, range_weight=0.0), 0)
+    model.train()
+    site, seen = handle.sites["features.2"], {}
+    site.register_forward_pre_hook(lambda module, args: seen.update(z=args[0]))
+    model(20 * x)
+    assert float(seen["z"].detach().abs().max()) <= 5.0
+    assert float(handle.loss().detach()) > 0
+    model.eval()
+    with torch.no_grad():
+        site.running = model.features[:2](20 * x)
+        model(20 * x)
+    assert torch.equal(seen["z"], site.running)  # nothing is cut off
 
 
 def test_snl_trains_its_gates_under_an_l1_norm():

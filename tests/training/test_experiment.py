@@ -38,6 +38,19 @@ def made(series: str, budget: float, accuracy: float, flips: int = 0, excess: in
     return Outcome(series, budget, 0, accuracy, int(budget), 1000, flips, excess)
 
 
+def test_a_series_may_have_budgets_of_its_own(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format("fitted", "Nothing left").replace('method = "random"', "budgets = [0, 400]"))
+    experiment = Experiment.read(path)
+    assert [(run.series, run.budget) for run in experiment.runs(tmp_path, {})] == [
+        ("fitted", 400),
+        ("Nothing left", 0),
+        ("Nothing left", 400),
+    ]
+    assert experiment.common_budgets(["fitted", "Nothing left"]) == (400,)
+    assert accuracies(experiment, []) == [("fitted", "", "not run yet"), ("Nothing left", *["not run yet"] * 2)]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_of_the_repository_is_valid(path):
     document = read_toml(path)
@@ -154,7 +167,8 @@ def test_a_grid_runs_on_a_local_ray_cluster_of_two_workers(baseline, tmp_path):
             cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, logging_level=30)
         assert sum(node["Alive"] for node in ray.nodes()) == 3
-        assert perform_with_ray(runs, cpus=1) == []
+        assert perform_with_ray(runs, cpus=1, out=tmp_path / "out") == []
+        assert (tmp_path / "out" / "ray").is_dir()
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -266,7 +266,7 @@ def _network(name: str, input_shape: tuple[int, ...]) -> tuple[nn.Module, torch.
 
     from autorep import models, zoo
 
-    if name in models.names() or models.is_own(name):
+    if name.partition("@")[0] in models.names() or models.is_own(name):
         spec = models.spec(name)
         shape = input_shape or (spec.channels, spec.image_size, spec.image_size)
         return models.create(name), torch.zeros(1, *shape)

@@ -64,14 +64,18 @@ class Experiment:
         if missing and self.run_missing:
             print(f"{len(runs) - len(missing)} of {len(runs)} runs have finished, {len(missing)} to go")
             if self.engine == "ray":
-                failed = grids.perform_with_ray(missing, cpus=max(self.threads or 1, 1))
+                failed = grids.perform_with_ray(missing, cpus=max(self.threads or 1, 1), out=folder)
             else:
                 failed = grids.perform_all(missing, path, overrides, folder, self.jobs)
         outcomes = [found for run in runs if (found := grids.outcome(run)) is not None]
-        verdicts = [(claim.text, grids.holds(claim, outcomes, experiment.budgets)) for claim in experiment.claims]
+        verdicts = [
+            (claim.text, grids.holds(claim, outcomes, experiment.common_budgets(claim.series)))
+            for claim in experiment.claims
+        ]
         rows = grids.accuracies(experiment, outcomes)
-        head = ("test accuracy, %", *(f"{budget:g} ReLUs" for budget in experiment.budgets))
-        text = [experiment.title, "", table(rows, head, "l" + "r" * len(experiment.budgets)), ""]
+        budgets = experiment.all_budgets
+        head = ("test accuracy, %", *(f"{budget:g} ReLUs" for budget in budgets))
+        text = [experiment.title, "", table(rows, head, "l" + "r" * len(budgets)), ""]
         text += [f"paper: {experiment.paper.strip()}", "", *told(verdicts), *(f"FAILED {line}" for line in failed)]
         record = {"outcomes": [asdict(one) for one in outcomes], "claims": dict(verdicts), "failed": failed}
         write(folder, text, record)

@@ -14,6 +14,7 @@ from autorep.compiler.translate import Rule, Translator, array, rule
 from autorep.errors import UnsupportedOpError
 from autorep.program.ir import Add
 
+NO_CUBE = 1e-3  # of the coefficient of x⁴: what rounding leaves of a cubic term
 ROUNDING = 1e-5  # of coefficients held in float32 around a channel's mean
 
 
@@ -137,6 +138,8 @@ def masked(to: Translator, x: Live, module: Any) -> Live:
             "image size it was made for; compile with images of that size"
         )
     kept = np.sort(module.kept_index().cpu().numpy().astype(np.int64).ravel())
+    if module.degree == 4 and not kept.size:
+        return _quartic(to, x, *(array(row) for row in module.power_coefficients()))
     try:
         coefficients = [array(value).ravel() for value in module.poly_coefficients()]
     except UnsupportedOpError as error:
@@ -154,3 +157,20 @@ def _emptied(to: Translator, x: Live, slope: np.ndarray, shift: np.ndarray) -> L
         return x
     wide = (-1,) + (1,) * (len(x.image_shape) - 1)
     return to.affine(x, slope.reshape(wide), shift.reshape(wide))
+
+
+def _quartic(to: Translator, x: Live, *powers: np.ndarray) -> Live:
+    """a₄x⁴ + a₂x² + a₁x + a₀ by two squares in a row and x itself opened: fits of a ReLU around 0 have no cube."""
+    constant, line, square, cube, fourth = powers
+    if (np.abs(cube) > NO_CUBE * np.abs(fourth)).any():
+        raise Unsupported("polynomials of degree 4 with a cubic term; replace with degree=2 or 1, or by pillar4")
+    path, ones = to.path, np.ones(x.shape[1])
+    none = np.empty(0, np.int64)
+    to.path = f"{path}.square"
+    squared = to.activation(x, (0.0,), (1,), kept=none, quadratic={"a": ones, "b": 0 * ones, "c": 0 * ones})
+    to.path = f"{path}.fourth"
+    even = to.activation(squared, (0.0,), (1,), kept=none, quadratic={"a": fourth, "b": square, "c": constant})
+    to.path = f"{path}.line"
+    odd = to.affine(x, line.reshape((-1,) + (1,) * (len(x.image_shape) - 1)), 0.0)
+    to.path = path
+    return to.append(Add, (odd, even), x.image_shape)

@@ -1,6 +1,7 @@
 """Networks by name: the paper's, small CIFAR ones, and a digits network for quick trials.
 
     model = create("resnet18", num_classes=100)
+    model = create("resnet20@width=0.5,stem_stride=2")     # options of its builder are part of a name
     model = create("mynet.py:make", num_classes=3)         # one's own: FUNCTION of FILE.py, see own.py
 
 Parameter names follow the public checkpoints each network has, so those load without renaming. The table below is all
@@ -9,6 +10,7 @@ that is known about a network by its name; torch is imported when one is built.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,7 @@ REGISTRY: dict[str, ModelSpec] = {
     "resnet32": ModelSpec("ResNet-32", "resnet", 3, 32, 10),
     "resnet56": ModelSpec("ResNet-56", "resnet", 3, 32, 10),
     "wide_resnet22_8": ModelSpec("WideResNet-22-8", "wide_resnet", 3, 32, 100),
+    "balanced": ModelSpec("ReLU-balanced network", "balanced", 3, 32, 10, sized=True),
     "efficientnet_b2": ModelSpec("EfficientNet-B2", "efficientnet", 3, 224, 1000),
     "efficientnet_lite0": ModelSpec("EfficientNet-Lite0", "efficientnet_lite", 3, 224, 1000, sized=True),
     "efficientnet_lite2": ModelSpec("EfficientNet-Lite2", "efficientnet_lite", 3, 260, 1000, sized=True),
@@ -75,15 +78,20 @@ def spec(name: str) -> ModelSpec:
         from autorep.models import own
 
         return ModelSpec(title(name), "own", *own.facts(name))
-    if name not in REGISTRY:
-        raise ConfigError(f"unknown model {name!r}; {nearest(name, names())}, or FILE.py:FUNCTION for one of your own")
-    return REGISTRY[name]
+    plain, options = _parsed(name)
+    if plain not in REGISTRY:
+        raise ConfigError(
+            f"unknown model {plain!r}; {nearest(plain, names())}, or FILE.py:FUNCTION for one of your own"
+        )
+    entry = REGISTRY[plain]
+    return dataclasses.replace(entry, title=title(name), channels=int(options.get("channels", entry.channels)))
 
 
 def title(name: str) -> str:
     """What people call a network; one that is not in the registry goes by its own name."""
-    if name in REGISTRY:
-        return REGISTRY[name].title
+    plain, _, options = name.partition("@")
+    if plain in REGISTRY:
+        return ", ".join([REGISTRY[plain].title, *options.replace("_", " ").replace("=", " ").split(",")]).rstrip(", ")
     return name.rpartition(":")[2] if ".py:" in name else name
 
 
@@ -93,17 +101,32 @@ def create(name: str, num_classes: int | None = None, image_size: int | None = N
     Args:
         num_classes: None takes those of the network's usual data set.
         image_size: rows and columns of the input; most networks take any.
-        options: the builder's own (see each builder).
+        options: the builder's own (see each builder), beside those that the name itself gives after an @.
     """
     if is_own(name):
         from autorep.models import own
 
         return own.build(name, num_classes)
     entry = spec(name)
+    plain, named = _parsed(name)
+    options = {**named, **options}
     if entry.sized and image_size is not None:
         options["image_size"] = image_size
-    build = getattr(importlib.import_module(f"autorep.models.{entry.module}"), name)
+    build = getattr(importlib.import_module(f"autorep.models.{entry.module}"), plain)
     try:
         return build(entry.num_classes if num_classes is None else num_classes, **options)
     except TypeError as error:
         raise ConfigError(f"model {name!r} does not take these options: {error}") from None
+
+
+def _parsed(name: str) -> tuple[str, dict[str, int | float]]:
+    """The registry's name and the options given after it: NAME@OPTION=NUMBER,OPTION=NUMBER."""
+    plain, _, text = name.partition("@")
+    options: dict[str, int | float] = {}
+    for part in filter(None, text.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            options[key] = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError:
+            raise ConfigError(f"model {name!r}: {part!r} is not OPTION=NUMBER, as in resnet20@width=0.5") from None
+    return plain, options

@@ -13,16 +13,16 @@ from torch import nn
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions around a shortcut, a ReLU after the first and after the sum."""
+    """Two 3×3 convolutions around a shortcut, a ReLU after the first and, unless it is left out, after the sum."""
 
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels: int, stride: int, sum_relu: bool = True) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.relu1 = nn.ReLU()
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.relu2 = nn.ReLU()
+        self.relu2 = nn.ReLU() if sum_relu else nn.Identity()
         self.downsample: nn.Module | None = None
         if stride != 1 or channels_in != channels:
             self.downsample = nn.Sequential(
@@ -42,6 +42,7 @@ class ResNet(nn.Module):
         widths: channels of each stage; the stem has those of the first.
         blocks: basic blocks of each stage.
         stem_relu: whether a ReLU follows the stem's batch norm.
+        sum_relu: whether a ReLU follows the sum of every block.
         width: factor on all widths (DeepReDuce's alpha).
         stem_stride: of the first convolution; 2 halves the resolution of everything behind it (DeepReDuce's rho).
     """
@@ -55,6 +56,7 @@ class ResNet(nn.Module):
         stem_relu: bool,
         width: float = 1.0,
         stem_stride: int = 1,
+        sum_relu: bool = True,
     ) -> None:
         super().__init__()
         widths = [max(round(width * channels_out), 1) for channels_out in widths]
@@ -66,7 +68,7 @@ class ResNet(nn.Module):
         for i, (name, channels_out, count) in enumerate(zip(self.stages, widths, blocks, strict=True)):
             stage = nn.Sequential()
             for b in range(count):
-                stage.append(BasicBlock(before, channels_out, 2 if i and not b else 1))
+                stage.append(BasicBlock(before, channels_out, 2 if i and not b else 1, sum_relu))
                 before = channels_out
             self.add_module(name, stage)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -107,6 +109,6 @@ def resnet56(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
     return ResNet((16, 32, 64), (9, 9, 9), num_classes, channels, stem_relu=True, **shape)
 
 
-def digits_net(num_classes: int = 10, channels: int = 1) -> ResNet:
+def digits_net(num_classes: int = 10, channels: int = 1, **shape: Any) -> ResNet:
     """A residual network small enough to train in seconds: 4,096 ReLUs in five layers at 8×8."""
-    return ResNet((16, 32), (1, 1), num_classes, channels, stem_relu=True)
+    return ResNet((16, 32), (1, 1), num_classes, channels, stem_relu=True, **shape)

@@ -28,8 +28,8 @@ class MaskedActivation(nn.Module):
     """One activation call site: kept elements go through the activation, all others through their channel's poly.
 
     The polynomial is held in the centred basis of DaPa, z = (Z − mean)/std:
-    poly(Z) = std·[k0 + k1·z + k2·(z² − 1) + …]. Row j of `coefficients` is k_j, except row 2, which holds the
-    inverse softplus of k2: however it is trained, k2 = softplus(row 2) > 0, so a quadratic stays convex. mean and std
+    poly(Z) = std·[k0 + k1·z + k2·(z² − 1) + …]. Row j of `coefficients` is k_j, except row 2 of a quadratic, which
+    holds the inverse softplus of k2: however it is trained, k2 = softplus(row 2) > 0, so it stays convex. mean and std
     are fixed numbers, not trained. Channels are dimension 1 of the input; with granularity "layer" there is one
     polynomial for all of them.
 
@@ -43,11 +43,14 @@ class MaskedActivation(nn.Module):
         frozen: 1 when the mask is final and aux no longer trains.
         soft: while on, aux itself is the mask, a gate that mixes activation and polynomial; for methods that train or
             fade a gate before they choose.
+        native: whether the polynomial is one that the native kernel computes.
         range_limit: None, or the |z| beyond which training forwards collect the range penalty.
         input_limit: |z| at which training forwards cut their input off, so that one image's outlier cannot blow up a
             chain of quadratics. No gradient passes a polynomial there, for the same reason; the range penalty still
             pulls outliers in. Infinity, the start, does not cut off; evaluation never does.
     """
+
+    native = True
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class MaskedActivation(nn.Module):
         """Forward in plain torch operations, and Σ (1 − mask)·relu(|z| − limit)² when a limit is given."""
         dtype, cut = z.dtype, z
         if input_limit < math.inf:
-            low, high = (bound.view(_wide(z)) for bound in self.held_between(input_limit))
+            low, high = (bound.view(wide(z)) for bound in self.held_between(input_limit))
             cut = torch.clamp(z.to(torch.promote_types(dtype, low.dtype)), low, high)
             z = _StraightThroughClamp.apply(z.to(cut.dtype), low, high)
         poly = self.poly(cut)
@@ -131,7 +134,7 @@ class MaskedActivation(nn.Module):
 
     def poly(self, z: Tensor) -> Tensor:
         """What a replaced element goes through."""
-        return dapa.polynomial(self._scaled(z), self.terms().view(self.degree + 1, *_wide(z)))
+        return dapa.polynomial(self._scaled(z), self.terms().view(self.degree + 1, *wide(z)))
 
     def keep(self, z: Tensor) -> Tensor:
         """What a kept element goes through."""
@@ -139,9 +142,9 @@ class MaskedActivation(nn.Module):
 
     def hermite(self) -> Tensor:
         """k_0 … k_degree, differentiable in `coefficients`."""
-        if self.degree < 2:
+        if self.degree != 2:
             return self.coefficients
-        return torch.cat([self.coefficients[:2], F.softplus(self.coefficients[2:3]), self.coefficients[3:]])
+        return torch.cat([self.coefficients[:2], F.softplus(self.coefficients[2:])])
 
     def terms(self) -> Tensor:
         """Coefficients of z**i including the factor std, shape (degree + 1, channels or 1)."""
@@ -159,8 +162,8 @@ class MaskedActivation(nn.Module):
         self.moments.copy_(torch.stack([self.mean, self.std.square()]))
         series = dapa.dapa(self.mean, self.std, self.degree, self.activation)
         if self.degree >= 2:
-            series[2] = trainable_curve(series[2] * curve)
-        self.coefficients.copy_(series)
+            series[2] *= curve
+        self._set_series(series)
 
     @torch.no_grad()
     def set_powers_(self, powers: Tensor) -> None:
@@ -173,8 +176,18 @@ class MaskedActivation(nn.Module):
             terms = mean * terms + std * F.pad(terms[:-1], (0, 0, 1, 0))
             terms[0] += power
         to_hermite = torch.linalg.inv(dapa.hermite_to_powers(self.degree)).to(mean.device)
-        series = to_hermite @ (terms / std)
-        if self.degree >= 2:
+        self._set_series(to_hermite @ (terms / std))
+
+    @torch.no_grad()
+    def limit_curve_(self, largest: float) -> None:
+        """Hold the curvature k2 at this much or below."""
+        if self.degree == 2:
+            self.coefficients[2].clamp_(max=float(trainable_curve(torch.tensor(largest, dtype=torch.float64))))
+        elif self.degree > 2:
+            self.coefficients[2].clamp_(max=largest)
+
+    def _set_series(self, series: Tensor) -> None:
+        if self.degree == 2:
             series[2] = trainable_curve(series[2])
         self.coefficients.copy_(series)
 
@@ -182,7 +195,7 @@ class MaskedActivation(nn.Module):
     def power_coefficients(self) -> Tensor:
         """Float64 coefficients of Z**i per channel, lowest power first, shape (degree + 1, channels)."""
         series = self.coefficients.double()
-        if self.degree >= 2:
+        if self.degree == 2:
             series[2] = F.softplus(series[2])
         terms = (dapa.hermite_to_powers(self.degree).to(series.device) @ series) * self.std.double()
         powers = dapa.powers_of_input(terms, self.mean, self.std)
@@ -215,7 +228,7 @@ class MaskedActivation(nn.Module):
 
     def _scaled(self, z: Tensor) -> Tensor:
         """z in standard deviations from the mean."""
-        return (z - self.mean.view(_wide(z))) / self.std.view(_wide(z))
+        return (z - self.mean.view(wide(z))) / self.std.view(wide(z))
 
     @torch.no_grad()
     def _follow_moments(self, z: Tensor) -> None:
@@ -230,6 +243,7 @@ class MaskedActivation(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self.aux.requires_grad_(not bool(self.frozen))
+        self.soft = self.soft and not bool(self.frozen)
 
     def __getstate__(self) -> dict[str, Any]:
         # The collected range penalty hangs on a step's autograd graph, which cannot be copied.
@@ -246,6 +260,6 @@ class _StraightThroughClamp(torch.autograd.Function):
         return gradient, None, None
 
 
-def _wide(z: Tensor) -> tuple[int, ...]:
+def wide(z: Tensor) -> tuple[int, ...]:
     """The shape that spreads one number per channel over z."""
     return (-1,) + (1,) * (z.dim() - 2)

@@ -24,11 +24,13 @@ from autorep.errors import ConfigError, TraceError
 from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget
 from autorep.replacement.handle import SETTINGS_ATTRIBUTE, Replacement, ReplacementSettings
+from autorep.replacement.herpn import HermiteNorm
 from autorep.replacement.indicator import SURROGATES
 from autorep.replacement.rewrite import build_forwards, install_
 from autorep.replacement.sites import KINDS, SiteMap, find_sites, separate_shared_activations_
 
 GRANULARITIES = ("channel", "layer")
+POLYNOMIALS: dict[str, type[MaskedActivation]] = {"free": MaskedActivation, "herpn": HermiteNorm}
 
 Select = Callable[[str], bool] | Collection[str]
 
@@ -45,6 +47,7 @@ def replace_activations_(
     surrogate: str = "softplus",
     floor: int = 0,
     select: Select | None = None,
+    polynomial: str = "free",
 ) -> Replacement:
     """Put a MaskedActivation at every activation call site of the model, in place; all masks start at 1.
 
@@ -60,8 +63,14 @@ def replace_activations_(
         floor: ReLUs that every layer keeps at least.
         select: site names to replace, or a function that says so; all others keep their activation. A module that
             torch.fx cannot follow is left alone when it refuses "<module path>.relu".
+        polynomial: "free" has coefficients of its own, "herpn" is normalised by batch statistics (see `herpn`).
     """
     _check_settings(kinds, degree, granularity, hysteresis, surrogate, floor)
+    if polynomial not in POLYNOMIALS or (polynomial != "free" and (degree, granularity) != (2, "channel")):
+        raise ConfigError(
+            f"polynomial {polynomial!r} of degree {degree} per {granularity}; valid: free, or herpn of degree 2 per"
+            " channel"
+        )
     if hasattr(model, SETTINGS_ATTRIBUTE):
         raise ConfigError("this model's activations are already replaced; use autorep.replacement.attach(model)")
     chooses = _as_function(select)
@@ -73,7 +82,7 @@ def replace_activations_(
     if budget is not None:
         budget = check_budget(budget, [site.relus for site in chosen], floor)
     modules = {
-        site.name: MaskedActivation(
+        site.name: POLYNOMIALS[polynomial](
             site.shape,
             activation=site.kind,
             degree=degree,
@@ -105,6 +114,7 @@ def replace_activations_(
         hysteresis=hysteresis,
         surrogate=surrogate,
         floor=floor,
+        polynomial=polynomial,
     )
     setattr(model, SETTINGS_ATTRIBUTE, settings)
     return Replacement(model)

@@ -112,7 +112,7 @@ class _Walk:
 
     def _fit_polynomial_(self, node: fx.Node, site: MaskedActivation) -> None:
         """Per channel, the polynomial of the replaced network's input nearest to the all-ReLU network's output."""
-        if bool(site.mask.all()) or site.granularity != "channel" or site.degree != 2:
+        if bool(site.mask.all()) or site.granularity != "channel" or site.degree != 2 or not site.native:
             return
         pair = self.pairs[node.all_input_nodes[0]]
         weight = (1 - site.mask).double()  # replaced positions only

@@ -52,11 +52,12 @@ class Course:
         measure: Callable[[], float] = lambda: -1.0,
         generator: Callable[..., torch.Generator] | None = None,
     ) -> None:
-        degree = function(settings.function).degree
-        if handle.settings.degree != degree:
+        wanted = function(settings.function)
+        if (handle.settings.degree, handle.settings.polynomial) != (wanted.degree, wanted.polynomial):
             raise ConfigError(
-                f"function = {settings.function} has degree {degree} and the sites have {handle.settings.degree};"
-                f" use replace_activations_(…, degree={degree})"
+                f"function = {settings.function} has degree {wanted.degree} and the sites have"
+                f" {handle.settings.degree}, polynomial {handle.settings.polynomial!r}; use replace_activations_(…,"
+                f" degree={wanted.degree}, polynomial={wanted.polynomial!r})"
             )
         self.settings, self.handle, self.model = settings, handle, model
         self.total_steps, self.taken, self.flips = total_steps, 0, 0
@@ -77,7 +78,7 @@ class Course:
         self.selection = selection(settings)
         self.optimizers = {
             "coefficients": _adam(handle.coefficient_parameters(), settings.coefficient_rate),
-            "aux": _adam(handle.aux_parameters(), settings.aux_rate),
+            "aux": _adam(handle.aux_parameters(), self.selection.aux_rate(settings.aux_rate, self.freeze_step)),
         }
         self.average: WeightAverage | None = None
         self._stress = Stress(model, handle, batches(), settings.stress_limit) if settings.stress_clip else None
@@ -97,6 +98,11 @@ class Course:
             # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
             site.std.clamp_(min=STEADY * float(site.std.median()))
             chosen.apply_(site, self.settings.curve)
+        if handle.settings.floor and not self.selection.divides:
+            raise ConfigError(
+                f"floor = {handle.settings.floor}: the method {self.settings.method} keeps whole channels or layers, or"
+                " none, and cannot keep some ReLUs of each; leave floor at 0 or take another method"
+            )
         self.selection.begin_(self.ctx)
         self._set_up_step_()
 

@@ -1,8 +1,9 @@
 """What a replaced activation becomes: a table of functions, each a polynomial in the site's input.
 
-`identity`, `zero`, `square`, `square_plus`, `quarter` and `delphi` are the same polynomial everywhere; `dapa1` to
-`dapa8` are fitted to each channel's own distribution (see `dapa`). Any of them can be trained further, or held as it
-is (coefficient_rate = 0). Identity and zero have degree 1, because a site of degree 2 keeps its curvature above 0.
+`identity`, `zero`, `square`, `square_plus`, `quarter`, `delphi`, `pillar2` and `pillar4` are the same polynomial
+everywhere; `dapa1` to `dapa8` are fitted to each channel's own distribution (see `dapa`), `herpn` normalises its terms
+by batch statistics (see `herpn`). Any of them can be trained further, or held as it is (coefficient_rate = 0). Identity
+and zero have degree 1, because a site of degree 2 keeps its curvature above 0.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Function:
     Attributes:
         degree: of the sites that carry it; at least 1.
         powers: coefficients of Z⁰, Z¹, …, or None where they are fitted to the site's moments.
+        polynomial: kind of site that computes it, as `replace_activations_` takes it.
     """
 
     degree: int
     powers: tuple[float, ...] | None = None
+    polynomial: str = "free"
 
     def apply_(self, site: MaskedActivation, curve: float = 1.0) -> None:
         """Give a calibrated site this polynomial; of a fitted one, a share `curve` of its curvature."""
@@ -45,6 +48,10 @@ FUNCTIONS: dict[str, Function] = {
     "square_plus": Function(2, (0.0, 1.0, 1.0)),
     "quarter": Function(2, (0.0, 0.5, 0.25)),
     "delphi": Function(2, (0.1992, 0.5002, 0.1997)),
+    # PILLAR's: least squares on ±5, coefficients in units of 1/1024. The odd part of a ReLU is x/2, exactly.
+    "pillar2": Function(2, (480 / 1024, 0.5, 96 / 1024)),
+    "pillar4": Function(4, (300 / 1024, 0.5, 168 / 1024, 0.0, -3 / 1024)),
+    "herpn": Function(2, polynomial="herpn"),
     **{f"dapa{degree}": Function(degree) for degree in range(1, MAXIMUM_DEGREE + 1)},
 }
 

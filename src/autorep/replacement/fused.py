@@ -27,6 +27,7 @@ def usable(site: MaskedActivation, z: Tensor) -> bool:
         z.device.type == "cpu"
         and z.dtype in (torch.float32, torch.bfloat16)
         and site.coefficients.dtype == torch.float32
+        and site.native
         and site.degree <= 2
         and site.activation != "silu"
         and not site.soft

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from autorep.errors import BudgetError, CheckpointError, ConfigError
 from autorep.replacement import moments
-from autorep.replacement.activation import MaskedActivation, trainable_curve
+from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget, keep_at_least, keep_best
 from autorep.replacement.indicator import hysteresis_step
 from autorep.replacement.settings import CourseSettings
@@ -42,6 +42,7 @@ class ReplacementSettings:
     hysteresis: float
     surrogate: str
     floor: int
+    polynomial: str = "free"
 
 
 def attach(model: nn.Module) -> Replacement:
@@ -349,9 +350,7 @@ class Replacement:
     def limit_curves_(self, largest: float) -> None:
         """Hold the curvature k2 of every polynomial at this much or below."""
         for site in self.sites.values():
-            if site.degree >= 2:
-                bound = float(trainable_curve(torch.tensor(largest, dtype=torch.float64)))
-                site.coefficients[2].clamp_(max=bound)
+            site.limit_curve_(largest)
 
     def limit_inputs(self, deviations: float) -> None:
         """Cut inputs off so many deviations from their mean in training forwards; infinity switches it off."""

@@ -20,7 +20,7 @@ class PenaltySettings:
 
 @dataclass(frozen=True)
 class SnlSettings:
-    """Of selective network linearisation; it also needs a larger `aux_rate` (5e-3 for three CIFAR epochs)."""
+    """Of selective network linearisation."""
 
     weight: float = 5e-6
     """Of the gates' L1 norm at first. The original has 1e-5 beside labels and teacher at full weight each, which
@@ -42,20 +42,35 @@ class BcdSettings:
 
 
 @dataclass(frozen=True)
+class PillarSettings:
+    """Of PILLAR's regularised polynomials."""
+
+    weight: float = 5e-5
+    """Of the wall around the interval."""
+    wall: float = 4.8
+    """Inputs at which it is 1, whatever its power."""
+    reach: float = 5.0
+    """Inputs at which they are cut off in training: the interval that the polynomials were fitted on."""
+
+
+@dataclass(frozen=True)
 class CourseSettings:
     """How a replacement goes; the defaults are the recipe that works on any network."""
 
     method: str = "ramp"
     """Which ReLUs stay: ramp (exactly so many at every step, falling cubically), penalty (the paper's); of others'
-    work snip, taylor, snl, senet, bcd, deepreduce, delphi, safenet, l1; as controls random, uniform."""
+    work snip, taylor, snl, senet, bcd, deepreduce, delphi, safenet, l1; all and pillar (none stay); as controls
+    random, uniform."""
     penalty: PenaltySettings = field(default_factory=PenaltySettings)
     """Of the method `penalty`."""
     snl: SnlSettings = field(default_factory=SnlSettings)
     """Of the method `snl`."""
     bcd: BcdSettings = field(default_factory=BcdSettings)
     """Of the method `bcd`."""
+    pillar: PillarSettings = field(default_factory=PillarSettings)
+    """Of the method `pillar`."""
     function: str = "dapa2"
-    """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, …"""
+    """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, herpn, pillar4, …"""
     curve: float = 0.2
     """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
     curve_limit: float = 0.06

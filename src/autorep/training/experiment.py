@@ -2,7 +2,7 @@
 
 title, paper, result     what it asks, what the paper had, what came out here ("not run yet" until it has run)
 [base]                   settings of `autorep replace` for all runs; budgets and seeds span the grid with the series
-[[series]]               name, recipe (or none), and the settings in which a series differs from the base
+[[series]]               name, recipe (or none), budgets of its own (or none), and the settings in which it differs
 [[claim]]                kind, series, text: see Claim
 
 Every run has a directory of its own, <out>/<series>-<budget>-<seed>. One with a result is skipped, one that was
@@ -103,7 +103,7 @@ class Experiment:
         for claim in claims:
             if unknown := [name for name in claim.series if name not in series]:
                 raise ConfigError(f"{path}: claim {claim.text!r} names no such series: {', '.join(unknown)}")
-        return cls(
+        experiment = cls(
             path.stem,
             document["title"],
             document["paper"],
@@ -114,12 +114,30 @@ class Experiment:
             document.get("base", {}),
             claims,
         )
+        for claim in claims:
+            if not experiment.common_budgets(claim.series):
+                raise ConfigError(f"{path}: claim {claim.text!r} compares series that have no budget in common")
+        return experiment
+
+    def budgets_of(self, series: str) -> tuple[float, ...]:
+        """The series' own budgets, where a method or network has others than the grid."""
+        return tuple(self.series[series].get("budgets", self.budgets))
+
+    @property
+    def all_budgets(self) -> tuple[float, ...]:
+        """Those of the grid and of every series, in order."""
+        return tuple(sorted({budget for name in self.series for budget in self.budgets_of(name)}))
+
+    def common_budgets(self, names: Sequence[str]) -> tuple[float, ...]:
+        """Budgets at which all these series have runs."""
+        return tuple(b for b in self.all_budgets if all(b in self.budgets_of(name) for name in names))
 
     def runs(self, out: Path, overrides: Mapping[str, Any]) -> list[Planned]:
         """Every run of the grid; `overrides` (data path, weights, threads, …) come on top of everything."""
         planned = []
-        for name, own in self.series.items():
-            for budget in self.budgets:
+        for name in self.series:
+            own = {key: value for key, value in self.series[name].items() if key != "budgets"}
+            for budget in self.budgets_of(name):
                 for seed in self.seeds:
                     recipe = str(own.get("recipe", "autorep"))
                     if recipe not in RECIPES:
@@ -172,8 +190,10 @@ def perform_all(runs: Sequence[Planned], source: Path, overrides: Mapping[str, A
         return [text for text in pool.map(one, runs) if text is not None]
 
 
-def perform_with_ray(runs: Sequence[Planned], cpus: float) -> list[str]:
+def perform_with_ray(runs: Sequence[Planned], cpus: float, out: Path) -> list[str]:
     """All runs by Ray Tune, on the cluster that is running or one on this machine; returns what went wrong.
+
+    Tune's own records go to <out>/ray.
 
     Run directories, weights and data must lie where every worker finds them under the same path.
     """
@@ -189,13 +209,13 @@ def perform_with_ray(runs: Sequence[Planned], cpus: float) -> list[str]:
     tuner = tune.Tuner(
         tune.with_resources(trial, {"cpu": cpus}),
         param_space={"run": tune.grid_search(list(range(len(runs))))},
-        run_config=tune.RunConfig(verbose=0),
+        run_config=tune.RunConfig(name="ray", storage_path=str(out.resolve()), verbose=0),
     )
     return [str(error).strip().splitlines()[-1] for error in tuner.fit().errors]
 
 
 def holds(claim: Claim, outcomes: Sequence[Outcome], budgets: Sequence[float]) -> bool | None:
-    """Whether a claim is true of these outcomes; None while a series it names has no run at some budget."""
+    """Whether a claim is true of these outcomes; None while a series it names has no run at some of these budgets."""
     means: dict[tuple[str, float], float] = {}
     for name in claim.series:
         for budget in budgets:
@@ -220,9 +240,10 @@ def accuracies(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[tupl
     rows = []
     for name in experiment.series:
         cells = []
-        for budget in experiment.budgets:
+        for budget in experiment.all_budgets:
             found = [one.accuracy for one in _of(outcomes, name, budget)]
-            text = f"{statistics.mean(found):.2f}" if found else "not run yet"
+            missing = "not run yet" if budget in experiment.budgets_of(name) else ""
+            text = f"{statistics.mean(found):.2f}" if found else missing
             cells.append(f"{text} ± {_spread(found) / 2:.2f}" if len(found) > 1 else text)
         rows.append((name, *cells))
     return rows

@@ -138,6 +138,7 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
         torch.zeros(1, *trainer.dataset.shape, device=trainer.processes.device),
         kinds=settings.kinds,
         degree=function(settings.function).degree,
+        polynomial=function(settings.function).polynomial,
         hysteresis=settings.hysteresis,
         surrogate=settings.surrogate,
         floor=settings.floor,

@@ -16,7 +16,8 @@ class RunSettings:
     """What every training run needs."""
 
     model: str = "digits_net"
-    """Network: digits_net, resnet18, resnet20, resnet32, resnet56, wide_resnet22_8, efficientnet_b2, …"""
+    """Network: digits_net, resnet18, resnet20, resnet32, resnet56, wide_resnet22_8, efficientnet_b2, …; options of its
+    builder follow an @: resnet20@width=0.5,stem_stride=2, balanced@relus=20000."""
     data: str = "digits"
     """Data set: digits (embedded), cifar10, cifar100, tiny-imagenet, imagenet."""
     data_path: Path | None = None
@@ -99,7 +100,7 @@ class ReplaceSettings(CourseSettings, RunSettings):
 
     recipe: str = "autorep"
     """Settings to start from; a file's values and flags then override them. autorep: ranked start, exact ramp, freeze,
-    fine-tune; faithful: the paper's penalty and random start."""
+    fine-tune; faithful: the paper's penalty and random start; snl, aespa, pillar: the works of that name."""
     weights: Path | None = None
     """Trained all-ReLU weights to start from: a .safetensors or .pth file, or the model of a baseline run."""
     budget: float = 0.1
@@ -175,6 +176,19 @@ RECIPES: dict[str, dict[str, Any]] = {
         "stress_clip": 0.0,
         "clip": 0.0,
         "average": 0.0,
+    },
+    "snl": {"method": "snl", "function": "identity", "coefficient_rate": 0.0, "distill": 0.5, "freeze_at": 0.5},
+    "aespa": {"method": "all", "function": "herpn", "budget": 0.0, "freeze_at": 1.0},
+    "pillar": {
+        "method": "pillar",
+        "function": "pillar4",
+        "budget": 0.0,
+        "freeze_at": 1.0,
+        "coefficient_rate": 0.0,
+        "range_weight": 0.0,
+        "input_limit": 0.0,
+        "curve_limit": 0.0,
+        "stress_clip": 0.0,
     },
 }
 

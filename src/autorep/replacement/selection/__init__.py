@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from autorep.errors import ConfigError
+from autorep.replacement.selection.all import Everything
 from autorep.replacement.selection.base import Context, NoSettings, Selection
 from autorep.replacement.selection.bcd import Bcd
 from autorep.replacement.selection.deepreduce import DeepReduce
 from autorep.replacement.selection.delphi import Delphi
 from autorep.replacement.selection.l1 import L1
 from autorep.replacement.selection.penalty import Penalty
+from autorep.replacement.selection.pillar import Pillar
 from autorep.replacement.selection.ramp import Ramp
 from autorep.replacement.selection.random import Random
 from autorep.replacement.selection.safenet import Safenet
@@ -40,6 +42,8 @@ SELECTIONS: dict[str, type[Selection[Any]]] = {
     "delphi": Delphi,
     "safenet": Safenet,
     "l1": L1,
+    "all": Everything,
+    "pillar": Pillar,
 }
 
 

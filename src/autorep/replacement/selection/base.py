@@ -56,10 +56,12 @@ class Selection(Generic[S]):
     Attributes:
         Settings: frozen dataclass of the method's own settings.
         settings: those of this run.
+        divides: whether a layer may keep some of its ReLUs, so that a floor of so many makes sense.
         state: numbers that a checkpoint keeps; all else must follow from the model and the step.
     """
 
     Settings: ClassVar[type] = NoSettings
+    divides: ClassVar[bool] = True
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -83,6 +85,10 @@ class Selection(Generic[S]):
     def epoch_(self, ctx: Context) -> bool:
         """After every epoch: True when the masks shall be final now, before `ctx.steps`."""
         return False
+
+    def aux_rate(self, rate: float, steps: int) -> float:
+        """Learning rate of the auxiliary parameters, where a selection of so many steps needs another than is set."""
+        return rate
 
     def final_count(self, ctx: Context) -> int:
         """ReLUs when the masks become final: the budget; fewer of a method that keeps whole channels or layers."""

@@ -59,16 +59,28 @@ class Bcd(Selection[BcdSettings]):
             ctx.handle.set_masks_(block)
             return 100 * (before - accuracy(ctx))
 
-        draws = (_without(masks, size, ctx.generator("block", step, t)) for t in range(self.settings.tries))
+        held = self._held(ctx)
+        draws = (_without(masks, held, size, ctx.generator("block", step, t)) for t in range(self.settings.tries))
         chosen = first_harmless(draws, damage, self.settings.tolerance)
         ctx.handle.set_masks_(chosen)
         return size
 
+    @staticmethod
+    def _held(ctx: Context) -> Tensor:
+        """Elements that a floor keeps, of each layer those of highest aux; flat over all sites."""
+        parts = []
+        for site in ctx.handle.sites.values():
+            aux = site.aux.detach().masked_fill(~site.mask.bool(), -torch.inf).reshape(-1)
+            held = torch.zeros_like(aux, dtype=torch.bool)
+            held[aux.topk(min(ctx.handle.settings.floor, aux.numel())).indices] = True
+            parts.append(held)
+        return torch.cat(parts)
 
-def _without(masks: dict[str, Tensor], size: int, draw: torch.Generator) -> dict[str, Tensor]:
-    """The masks less `size` of their ones, drawn at random."""
+
+def _without(masks: dict[str, Tensor], held: Tensor, size: int, draw: torch.Generator) -> dict[str, Tensor]:
+    """The masks less `size` of their ones, drawn at random among those that are not held."""
     flat = torch.cat([mask.reshape(-1) for mask in masks.values()]).clone()
-    kept = flat.nonzero().reshape(-1)
+    kept = (flat.bool() & ~held).nonzero().reshape(-1)
     flat[kept[torch.randperm(len(kept), generator=draw)[:size].to(kept.device)]] = 0
     parts = flat.split([mask.numel() for mask in masks.values()])
     return {name: part.reshape(mask.shape) for (name, mask), part in zip(masks.items(), parts)}

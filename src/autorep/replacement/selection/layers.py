@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import ClassVar
 
 import torch
 
@@ -11,6 +12,8 @@ from autorep.replacement.selection.base import Context, NoSettings, Selection
 
 class Layers(Selection[NoSettings]):
     """A layer keeps all its ReLUs or none."""
+
+    divides: ClassVar[bool] = False
 
     def final_count(self, ctx: Context) -> int:
         return ctx.handle.count()

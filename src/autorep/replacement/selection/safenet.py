@@ -6,6 +6,8 @@ ranking, where the original searches for it. A channel is never divided: the cou
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from autorep.replacement.budget import keep_groups
@@ -16,6 +18,8 @@ from autorep.replacement.selection.scores import AtOnce
 
 class Channels(AtOnce):
     """Whole channels by mean score, best first, as long as they fit."""
+
+    divides: ClassVar[bool] = False
 
     def begin_(self, ctx: Context) -> None:
         scores = self.scores(ctx)

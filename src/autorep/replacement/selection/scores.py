@@ -50,6 +50,14 @@ def accuracy(ctx: Context) -> float:
     return float(right / images)
 
 
+def quotas(ctx: Context, weights: Sequence[float]) -> list[int]:
+    """ReLUs of every layer: its floor, and of the rest of the budget a share in proportion to its weight."""
+    sizes = [site.mask.numel() for site in ctx.handle.sites.values()]
+    floors = [min(ctx.handle.settings.floor, size) for size in sizes]
+    free = [size - floor for size, floor in zip(sizes, floors)]
+    return [floor + more for floor, more in zip(floors, shares(ctx.budget - sum(floors), weights, free))]
+
+
 def shares(total: int, weights: Sequence[float], limits: Sequence[int]) -> list[int]:
     """Whole numbers that add up to `total`, in proportion to the weights, none above its limit.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from autorep.replacement.moments import all_reduce_, evaluating, inputs_of
 from autorep.replacement.selection.base import Context, NoSettings, Selection
 from autorep.replacement.selection.random import random_scores
-from autorep.replacement.selection.scores import shares, task_loss
+from autorep.replacement.selection.scores import quotas, task_loss
 
 
 class Senet(Selection[NoSettings]):
@@ -23,15 +23,13 @@ class Senet(Selection[NoSettings]):
 
     def begin_(self, ctx: Context) -> None:
         scores = ctx.handle.sensitivity_(ctx.model, ctx.batches(), task_loss)
-        sizes = [site.mask.numel() for site in ctx.handle.sites.values()]
-        quotas = shares(ctx.budget, [float(score.sum()) for score in scores.values()], sizes)
         ctx.handle.start_from_(random_scores(ctx))
-        ctx.handle.step_quotas_(quotas)
+        ctx.handle.step_quotas_(quotas(ctx, [float(score.sum()) for score in scores.values()]))
 
     def epoch_(self, ctx: Context) -> bool:
-        quotas = [int(site.mask.sum()) for site in ctx.handle.sites.values()]
+        kept = [int(site.mask.sum()) for site in ctx.handle.sites.values()]
         ctx.handle.start_from_(mismatch(ctx))
-        ctx.handle.step_quotas_(quotas)
+        ctx.handle.step_quotas_(kept)
         return False
 
 

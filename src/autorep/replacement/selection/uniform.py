@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autorep.replacement.selection.base import Context, NoSettings, Selection
 from autorep.replacement.selection.random import random_scores
-from autorep.replacement.selection.scores import shares
+from autorep.replacement.selection.scores import quotas
 
 
 class Uniform(Selection[NoSettings]):
@@ -12,5 +12,4 @@ class Uniform(Selection[NoSettings]):
 
     def begin_(self, ctx: Context) -> None:
         ctx.handle.start_from_(random_scores(ctx))
-        sizes = [site.mask.numel() for site in ctx.handle.sites.values()]
-        ctx.handle.step_quotas_(shares(ctx.budget, sizes, sizes))
+        ctx.handle.step_quotas_(quotas(ctx, [site.mask.numel() for site in ctx.handle.sites.values()]))
