@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from autorep.errors import MaterialError, UsedError
+from autorep.mpc import kit as kit_module
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.kit import verify
 from autorep.mpc.store import Store, record_folder
@@ -276,3 +277,11 @@ def _run_worker_and_kill(folder: Path, program_hash: bytes, kits: int, delay: fl
         os.kill(process.pid, signal.SIGKILL)
         lines += process.stdout.read().splitlines()
     return [line.split()[0] for line in lines if len(line.split()) == 2]
+
+
+def test_a_tag_taken_in_pieces_is_the_same(dealer: Dealer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL takes less than 2 GiB a call: larger kits go to it in pieces."""
+    kit = dealer.deal().kits[1]
+    monkeypatch.setattr(kit_module, "_TAG_CHUNK", 100)
+    assert len(kit) > 500
+    verify(kit)

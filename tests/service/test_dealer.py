@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autorep.errors import HandshakeError, PeerAbort
+from autorep.mpc.dealer import Dealer
 from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.kit import verify
 from autorep.mpc.transport import MemoryTransport, handshake, memory_pair
@@ -17,7 +19,7 @@ from autorep.program.ir import Program
 from autorep.service import dealer
 from autorep.service.dealer import DealerService
 from autorep.service.dealer_link import DEALER_HELLO
-from autorep.service.messages import receive_message, send_message
+from autorep.service.messages import ALIVE, receive_message, receive_result, send_message
 from autorep.service.models import ServedModel
 
 
@@ -87,6 +89,30 @@ def test_both_servers_of_a_pair_get_matching_kits(
             send_message(follower.link, {"stored": True})
             second.append(message["kit"])
     assert first == second
+    service.stopping.set()
+    leader.close()
+    follower.close()
+
+
+def test_a_kit_that_takes_longer_than_the_time_out_still_comes(
+    program: Program, archive: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealer, "_ALIVE_SECONDS", 0.05)
+    service, digest = DealerService(None), program_hash(program)
+    leader, follower = Server(service, "party0"), Server(service, "party1")
+    leader.register(0, digest, archive)
+    follower.register(1, digest, archive)
+    deal_to = Dealer.deal_to
+
+    def slowly(self: Dealer, sinks: Any) -> bytes:
+        time.sleep(0.5)
+        return deal_to(self, sinks)
+
+    monkeypatch.setattr(Dealer, "deal_to", slowly)
+    while "coming" not in _ask(leader, 1):
+        pass
+    assert receive_message(leader.link) == ALIVE
+    assert receive_result(leader.link)["kit"] == verify(_kit(leader, program, 0)).kit_id.hex()
     service.stopping.set()
     leader.close()
     follower.close()

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep.service.limits import FairQueue, RateLimit, Recent
+from autorep.service.queries import SessionSettings
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=40))
@@ -47,3 +48,10 @@ def test_recent_forgets_the_oldest() -> None:
     assert "a" not in recent
     assert "b" in recent
     assert "c" in recent
+
+
+def test_large_kits_are_kept_by_their_bytes() -> None:
+    settings = SessionSettings(ready=4, ahead=32)
+    assert settings.for_kits_of(1 << 20) == settings
+    assert settings.for_kits_of(1 << 30) == SessionSettings(ready=2, ahead=16)
+    assert settings.for_kits_of(100 << 30) == SessionSettings(ready=1, ahead=1)

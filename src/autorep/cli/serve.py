@@ -206,9 +206,9 @@ class Serve:
     lanes: int = 2
     """Queries in flight at the same time."""
     ready: int = 4
-    """Kits prepared in memory ahead of queries."""
+    """Kits prepared in memory ahead of queries (at most 2 GB of them, at least one)."""
     ahead: int = 32
-    """Kits kept on disk."""
+    """Kits kept on disk (at most 16 GB of them, at least one)."""
     queue: int = 128
     """Queries that may wait; when there are more, every client still gets its fair share of them."""
     per_client: int = 64

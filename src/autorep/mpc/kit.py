@@ -31,6 +31,7 @@ VERSION = 3
 _HEADER = struct.Struct("<4sHBBI16s32s16s32sQ8sQ44x")
 HEADER_BYTES = _HEADER.size
 TAG_BYTES = 16
+_TAG_CHUNK = 1 << 30  # OpenSSL counts the bytes of one call in an int
 KIT_ID_BYTES = 16
 _COMPARISON_CODES = {"dcf": 0, "bits": 1}
 
@@ -134,8 +135,11 @@ class _Tag:
 
     def update(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
-        if view.nbytes:  # an empty view has no bytes to cast
-            self._state.authenticate_additional_data(view.cast("B"))
+        if not view.nbytes:  # an empty view has no bytes to cast
+            return
+        view = view.cast("B")
+        for start in range(0, len(view), _TAG_CHUNK):
+            self._state.authenticate_additional_data(view[start : start + _TAG_CHUNK])
 
     def finish(self) -> bytes:
         self._state.finalize()

@@ -22,6 +22,7 @@ KEY_BYTES, TAG_BYTES = 32, 16
 _NONCE = bytes(12)
 _CHUNK = 1 << 20
 _SLACK = 15  # what `update_into` wants beyond the data
+_DURABLE_EVERY = 1 << 28  # bytes: what `finish` has left to wait for stays short, however large the kit
 
 
 class Sealer:
@@ -32,19 +33,27 @@ class Sealer:
         self._encryptor = Cipher(algorithms.AES(self._key), modes.GCM(_NONCE)).encryptor()
         self._encryptor.authenticate_additional_data(name)
         self._buffer = memoryview(bytearray(_CHUNK + _SLACK))
+        self._pending = 0
 
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         for start in range(0, len(view), _CHUNK):
             size = self._encryptor.update_into(view[start : start + _CHUNK], self._buffer)
             self._sink.write(self._buffer[:size])
+            self._pending += size
+            if self._pending >= _DURABLE_EVERY:
+                self._make_durable()
 
     def finish(self) -> bytes:
         """Make it durable; returns the key."""
         self._sink.write(self._encryptor.finalize() + self._encryptor.tag)
+        self._make_durable()
+        return self._key
+
+    def _make_durable(self) -> None:
         self._sink.flush()
         os.fsync(self._sink.fileno())
-        return self._key
+        self._pending = 0
 
 
 def unseal(path: Path, key: bytes, name: bytes) -> memoryview:

@@ -28,7 +28,7 @@ from autorep.program.ir import Program
 from autorep.service.dealer_link import AT_ONCE, DEALER_HELLO
 from autorep.service.dealer_watch import DealerMetrics
 from autorep.service.logs import event
-from autorep.service.messages import receive_message, send_message
+from autorep.service.messages import ALIVE, receive_message, send_message, signs_of_life
 from autorep.service.models import MODEL_LIMIT, unpack_program
 
 _ALIVE_SECONDS = 5.0
@@ -138,7 +138,7 @@ class DealerService:
         while not self.stopping.is_set():
             wanted = min(int(receive_message(transport).get("deal", 0)), AT_ONCE)
             if wanted <= 0:
-                send_message(transport, {"alive": True})
+                send_message(transport, ALIVE)
             elif pair.follower is None:
                 send_message(transport, {"wait": 0.5, "reason": "party 1 is not connected to the dealer"})
             elif (waiting := pair.outbox.qsize()) > AT_ONCE or waiting * max(pair.dealer.kit_bytes()) > _IN_MEMORY:
@@ -153,7 +153,7 @@ class DealerService:
         halves = []
         for _ in range(count):
             sinks = self._sink(sizes[0]), self._sink(sizes[1])
-            with pair.lock:
+            with signs_of_life(transport, _ALIVE_SECONDS), pair.lock:
                 name = pair.dealer.deal_to(sinks).hex()
             _send_kit(transport, _Half(name, sinks[0]))
             halves.append(_Half(name, sinks[1]))
@@ -183,7 +183,7 @@ class DealerService:
                 try:
                     half = pair.outbox.get(timeout=min(alive_seconds, _ALIVE_SECONDS))
                 except queue.Empty:
-                    send_message(transport, {"alive": True})
+                    send_message(transport, ALIVE)
                     continue
                 _send_kit(transport, half)
                 if receive_message(transport).get("stored"):

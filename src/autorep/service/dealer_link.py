@@ -12,7 +12,7 @@ from autorep.errors import ProtocolError
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.blinding import Blinding
 from autorep.service.logs import event
-from autorep.service.messages import receive_message, send_message
+from autorep.service.messages import receive_message, receive_result, send_message
 from autorep.service.session import Session
 from autorep.service.workers import Worker
 
@@ -85,7 +85,7 @@ class DealerLink:
         send_message(transport, {"deal": max(0, min(missing, AT_ONCE))})
         answer = receive_message(transport)
         for _ in range(int(answer.get("coming", 0))):
-            if not self._store(transport, str(receive_message(transport).get("kit"))):
+            if not self._store(transport, str(receive_result(transport).get("kit"))):
                 session.stopping.wait(1.0)  # a full disk does not empty itself at once
         session.stopping.wait(float(answer.get("wait", 0)))
         if missing <= 0:

@@ -16,7 +16,7 @@ from autorep.errors import MaterialError, ProtocolError
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.follower import Follower
 from autorep.service.logs import event, trouble
-from autorep.service.messages import receive_message, send_message
+from autorep.service.messages import ALIVE, receive_message, send_message
 from autorep.service.queries import QueryFailure
 from autorep.service.session import Lane, Session
 from autorep.service.workers import Worker
@@ -151,7 +151,7 @@ class FollowerSession(Session):
                 try:
                     note = epoch.notes.get(timeout=self.settings.timeout / 4)
                 except queue.Empty:
-                    note = {"alive": True}
+                    note = ALIVE
                 send_message(transport, note)
         except ProtocolError as error:
             trouble("notes link", error, program=self.hash)

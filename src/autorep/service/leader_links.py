@@ -20,7 +20,7 @@ from typing import Any
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.leader import Leader
 from autorep.service.logs import event
-from autorep.service.messages import receive_message, send_message
+from autorep.service.messages import ALIVE, receive_message, send_message
 from autorep.service.queries import QueryFailure
 from autorep.service.session import Lane, Session
 
@@ -119,7 +119,7 @@ class LeaderSession(Session):
             try:
                 command = outbox.get(timeout=self.settings.timeout / 4)
             except queue.Empty:
-                command = {"alive": True}
+                command = ALIVE
             if command is None:
                 break
             send_message(transport, command)
@@ -141,7 +141,7 @@ class LeaderSession(Session):
                 try:
                     job = lane.jobs.get(timeout=self.settings.timeout / 4)
                 except queue.Empty:
-                    send_message(transport, {"alive": True})
+                    send_message(transport, ALIVE)
                     continue
                 if isinstance(job, str):
                     transport.abort(job)

@@ -27,7 +27,6 @@ from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.web import authority
 
-_START_SECONDS = 120.0
 _STOP_SECONDS = 15.0
 
 
@@ -41,6 +40,7 @@ class LocalDeployment:
         options: further flags of `autorep serve`, the same for both servers.
         folder: where keys, stores and logs go; a temporary directory unless given.
         ports: of server 0 and server 1; free ones unless given.
+        patience: seconds it may take until the deployment is ready.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class LocalDeployment:
         options: tuple[str, ...] = (),
         folder: Path | None = None,
         ports: tuple[int, int] | None = None,
+        patience: float = 120.0,
     ) -> None:
         self._program = program if isinstance(program, Program) else load(program)
-        self._prepare, self._lanes, self._options = prepare, lanes, options
+        self._prepare, self._lanes, self._options, self._patience = prepare, lanes, options, patience
         self._temporary = tempfile.TemporaryDirectory(prefix="autorep-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
         free = _free_ports(4)
@@ -120,8 +121,9 @@ class LocalDeployment:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def wait_ready(self, seconds: float = _START_SECONDS) -> None:
+    def wait_ready(self, seconds: float | None = None) -> None:
         """Wait until both servers would answer a query and hold the kits asked for."""
+        seconds = self._patience if seconds is None else seconds
         deadline = time.monotonic() + seconds
         state = "nothing answered yet"
         with httpx.Client(verify=authority(self.ca), timeout=5) as web:

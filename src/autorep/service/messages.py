@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from autorep.errors import ConfigError, ProtocolError
+from autorep.errors import AutorepError, ConfigError, ProtocolError
 from autorep.mpc.transport import Transport
+
+ALIVE = {"alive": True}
 
 
 def send_message(transport: Transport, message: dict[str, Any]) -> None:
@@ -24,6 +29,32 @@ def receive_message(transport: Transport) -> dict[str, Any]:
     if not isinstance(message, dict):
         transport.abort("a control message is not a JSON object")
         raise ProtocolError("the peer's control message is not a JSON object; both ends must run the same release")
+    return message
+
+
+@contextmanager
+def signs_of_life(transport: Transport, seconds: float) -> Iterator[None]:
+    """Send ALIVE every so many seconds while the block takes its time, which must not use the link itself."""
+    done = threading.Event()
+
+    def send() -> None:
+        with suppress(AutorepError):  # a lost link is found by whoever uses it next
+            while not done.wait(seconds):
+                send_message(transport, ALIVE)
+
+    thread = threading.Thread(target=send, name="autorep-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def receive_result(transport: Transport) -> dict[str, Any]:
+    """The next message that is more than a sign of life."""
+    while (message := receive_message(transport)) == ALIVE:
+        pass
     return message
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.transport import Entry
+
+READY_BYTES = 2 << 30
+AHEAD_BYTES = 16 << 30
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,8 @@ class SessionSettings:
 
     Attributes:
         lanes: queries in flight at the same time.
-        ready: kits prepared in memory ahead of queries.
-        ahead: kits kept on disk.
+        ready: kits prepared in memory ahead of queries, of large ones as many as take READY_BYTES, and at least one.
+        ahead: kits kept on disk, of large ones as many as take AHEAD_BYTES, and at least one.
         queue: queries that may wait at a server; per_client: of one client.
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
@@ -32,6 +35,11 @@ class SessionSettings:
     half_expiry: float = 15.0
     timeout: float = 30.0
     comparison: ComparisonName = "dcf"
+
+    def for_kits_of(self, size: int) -> SessionSettings:
+        """The same with as many kits as fit."""
+        ready, ahead = max(1, READY_BYTES // size), max(1, AHEAD_BYTES // size)
+        return replace(self, ready=min(self.ready, ready), ahead=min(self.ahead, ahead))
 
 
 class QueryFailure(Exception):

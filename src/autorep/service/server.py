@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from autorep.errors import AutorepError, ConfigError
+from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.tls import client_context, server_context
 from autorep.mpc.transport import Transport
 from autorep.mpc.transport_tcp import TcpTransport, connect
@@ -89,8 +90,9 @@ class Server:
         settings = self.settings
         if model.hash in self.sessions:
             raise ConfigError(f"{model.directory}: the same program is named twice; give each --bundle once")
-        folder = settings.store / model.hash[:16]
-        arguments = (model.program, model.hash, model.shares, folder, settings.session, self.metrics)
+        folder, comparison = settings.store / model.hash[:16], settings.session.comparison
+        limits = settings.session.for_kits_of(max(kit_bytes(model.program, party, 1, comparison) for party in (0, 1)))
+        arguments = (model.program, model.hash, model.shares, folder, limits, self.metrics)
         session: Session
         session = (
             LeaderSession(*arguments) if settings.party == 0 else FollowerSession(*arguments, dial=self._dial_peer)
