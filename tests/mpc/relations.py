@@ -162,6 +162,18 @@ def _keys(program, source, c, operands, result0, result1) -> None:
                 np.testing.assert_array_equal(reduce(total, ring), reduce(below * value, ring))
 
 
+def _sign_keys(program, source, c, operands, result0, result1) -> None:
+    (big_r,) = operands
+    assert result0.aes_keys == result1.aes_keys
+    for x in (big_r, big_r - U64(1), big_r >> U64(1), big_r + U64(1 << c.window)):
+        shares = [
+            _native.sign_eval(party, x, c.window, result.root, result.keys, result.aes_keys)
+            for party, result in enumerate((result0, result1))
+        ]
+        found = _native.from_bit_planes((shares[0] ^ shares[1]).reshape(1, -1), c.count)
+        np.testing.assert_array_equal(found, (x - big_r) >> U64(c.window) & U64(1))
+
+
 _CHECKS = {
     verbs.Mask: _mask,
     verbs.Truncation: _truncation,
@@ -172,4 +184,5 @@ _CHECKS = {
     verbs.BitTriples: _triples,
     verbs.Selection: _selection,
     verbs.ComparisonKeys: _keys,
+    verbs.SignKeys: _sign_keys,
 }

@@ -45,7 +45,7 @@ def random_program(data: st.DataObject) -> ir.Program:
     return b.program()
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(data=st.data())
 def test_secure_equals_fixed_bit_for_bit_on_random_programs(comparison, data):
@@ -58,7 +58,7 @@ def test_secure_equals_fixed_bit_for_bit_on_random_programs(comparison, data):
     np.testing.assert_array_equal(answer, expected)
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 def test_every_operation_together_equals_fixed(comparison):
     program = mixed_program(3)
     x = np.random.default_rng(1).normal(0, 1, (2, *program.input.shape))
@@ -76,7 +76,7 @@ def test_real_dealer_differs_by_rounding_only():
     np.testing.assert_allclose(trace[program.output.name], logits)
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 def test_ledger_equals_plan(comparison):
     program = mixed_program(5)
     batch = 2
@@ -134,7 +134,7 @@ def test_full_range_of_activations_gives_no_catastrophe():
     assert np.abs(secure - expected).max() < 0.2  # one unit of t (2**-12) times the steepest slope, and coding of b
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 @settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(data=st.data())
 def test_secure_equals_fixed_bit_for_bit_out_of_range(comparison, data):

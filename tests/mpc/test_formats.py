@@ -15,7 +15,13 @@ from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, KitWriter, read_header
 from autorep.mpc.local import LocalPair
 from tests.mpc.programs import mixed_program
 
-PINNED = {"streams": "5ff243ee", "packing": "55519068", "bit planes": "346f6910", "comparison": "975d2f2d"}
+PINNED = {
+    "streams": "5ff243ee",
+    "packing": "55519068",
+    "bit planes": "346f6910",
+    "comparison": "975d2f2d",
+    "short comparison": "05b30b75",
+}
 
 
 @pytest.mark.parametrize("level", ["portable", "avx2", "avx512"])
@@ -31,7 +37,7 @@ def test_formats_are_those_of_this_release_at_every_level(level):
         _native.set_simd("auto")
 
 
-@pytest.mark.parametrize("name", ["prg", "pack", "bit_planes", "dcf_gen", "dcf_eval"])
+@pytest.mark.parametrize("name", ["prg", "pack", "bit_planes", "dcf_gen", "dcf_eval", "sign_gen", "sign_eval"])
 def test_a_changed_construction_changes_its_fingerprint(monkeypatch, name):
     original = getattr(_native, name)
 

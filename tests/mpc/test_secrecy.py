@@ -25,7 +25,7 @@ from tests.mpc.views import COMMON, View, repeated, unbalanced, view_of
 ENOUGH = 64  # values from which on a constant bit stands out
 
 
-@pytest.fixture(scope="module", params=["dcf", "bits"])
+@pytest.fixture(scope="module", params=["dcf", "short", "bits"])
 def view(request) -> View:
     return view_of(mixed_program(7), 16, request.param)
 

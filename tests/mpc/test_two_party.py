@@ -236,8 +236,9 @@ def test_a_local_pair_prepares_without_a_dealer(preparation: str) -> None:
 
 def test_what_does_not_fit_is_refused_before_anything_runs() -> None:
     program = small_program()
-    with pytest.raises(ConfigError, match="no comparison keys"):
-        LocalPair(program, "dcf", preparation="two-party")
+    for keyed in ("dcf", "short"):
+        with pytest.raises(ConfigError, match="keys are made by a dealer"):
+            LocalPair(program, keyed, preparation="two-party")
     name = next(name for name in program.parameters if name.endswith(".a"))
     steep = dataclasses.replace(program, parameters={**program.parameters, name: np.full(2, 40.0)})
     with pytest.raises(ConfigError, match="quadratic's coefficients"):

@@ -22,10 +22,14 @@ from tests.mpc.relations import check_relations, recorded
 from tests.mpc.toy_source import OpenPreparation
 
 COMMON = {verbs.Mask, verbs.Truncation, verbs.Product, verbs.LinearImage, verbs.Quadratic}
-OF_COMPARISON = {"dcf": {verbs.ComparisonKeys}, "bits": {verbs.Bits, verbs.BitTriples, verbs.Selection}}
+OF_COMPARISON = {
+    "dcf": {verbs.ComparisonKeys},
+    "short": {verbs.SignKeys, verbs.Selection},
+    "bits": {verbs.Bits, verbs.BitTriples, verbs.Selection},
+}
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_dealt_kits_satisfy_every_relation(comparison, batch):
     program = mixed_program(6)
@@ -39,7 +43,7 @@ def test_dealt_kits_satisfy_every_relation(comparison, batch):
 def test_a_wrong_share_is_noticed_by_the_relations():
     """The check itself: one bit in any kind of result makes it fail."""
     program = mixed_program(6)
-    for comparison in ("dcf", "bits"):
+    for comparison in ("dcf", "short", "bits"):
         with LocalPair(program, comparison) as pair:
             kits = pair.dealer.deal(1).kits
             sources = [pair.parties[i].source(kits[i]) for i in (0, 1)]
@@ -67,7 +71,7 @@ def test_a_kit_source_gives_each_correlation_once():
 
 def test_every_declared_correlation_is_drawn_in_order():
     program = mixed_program(6)
-    for comparison in ("dcf", "bits"):
+    for comparison in ("dcf", "short", "bits"):
         declared = [c for operation in protocols(program, 2, comparison) for c in operation.correlations()]
         assert len({c.label for c in declared}) == len(declared)
         assert {type(c) for c in declared} <= DEALT.keys()

@@ -39,13 +39,14 @@ def test_quadratic_share_follows_its_formula(
 
 
 @CASES
-@given(st.integers(0, 200), st.integers(2, 64), st.integers(0, 1), st.integers(0, 9999))
-def test_relu_share_follows_its_formula(level: str, n: int, L: int, one: int, seed: int) -> None:
+@given(st.integers(0, 200), st.integers(2, 64), st.integers(0, 1), st.booleans(), st.integers(0, 9999))
+def test_relu_share_follows_its_formula(level: str, n: int, L: int, one: int, compared: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     shift = int(rng.integers(1, L + 1))
     T, R, m, s, sR, sm = (words(rng, n) for _ in range(6))
     v, c1, flip = words(rng, n, 3), words(rng, n) & np.uint64(1), words(rng, n) & np.uint64(1)
-    found = _native.relu_share(T, c1, flip, one, v, R, m, s, sR, sm, L, shift)
+    v *= np.uint64(compared)
+    found = _native.relu_share(T, c1, flip, one, v if compared else None, R, m, s, sR, sm, L, shift)
     for i in range(n):
         d, dR, dm = (int(value) + int(add[i]) for value, add in zip(v[i], (s, sR, sm)))
         if flip[i]:

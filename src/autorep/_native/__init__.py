@@ -41,6 +41,9 @@ __all__ = [
     "set_simd",
     "set_threads",
     "share_packed",
+    "sign_eval",
+    "sign_gen",
+    "sign_key_bytes",
     "simd",
     "unpack",
 ]
@@ -250,6 +253,47 @@ def dcf_eval(party: int, x: Words, n: int, L: int, F: int, root: Words, keys: By
     return out
 
 
+def _check_sign(n: int) -> None:
+    if not 1 <= n <= 63:
+        raise ValueError(f"sign keys n={n}: valid are 1 to 63")
+
+
+def sign_key_bytes(n: int) -> int:
+    """Bytes of one short key: 16 for each of max(0, n - 7) levels, their right control bits and one more, 16."""
+    _check_sign(n)
+    return _core.sign_key_bytes(n)
+
+
+def sign_gen(threshold: Words, n: int, root0: Words, root1: Words, aes_keys: bytes) -> Bytes:
+    """Keys (N, key_bytes), the same for both parties, for bit n of x - threshold modulo 2**(n + 1).
+
+    root0 and root1 (N, 2) are the parties' independent random seeds; bit 0 of each first word is ignored. `aes_keys`
+    are as for `dcf_gen`.
+    """
+    _check_sign(n)
+    _check_aes_keys(aes_keys)
+    _check("threshold", threshold, (None,))
+    count = threshold.shape[0]
+    _check("root0", root0, (count, 2))
+    _check("root1", root1, (count, 2))
+    keys = np.empty((count, _core.sign_key_bytes(n)), np.uint8)
+    _core.sign_gen(threshold, n, root0, root1, np.frombuffer(aes_keys, np.uint8), keys)
+    return keys
+
+
+def sign_eval(party: int, x: Words, n: int, root: Words, keys: Bytes, aes_keys: bytes) -> Words:
+    """This party's xor share of that bit for every x, as one plane of `bit_planes`: ceil(N/64) words."""
+    _check_sign(n)
+    _check_aes_keys(aes_keys)
+    _check_party(party)
+    _check("x", x, (None,))
+    _check("root", root, (x.shape[0], 2))
+    _check("keys", keys, (x.shape[0], _core.sign_key_bytes(n)), np.uint8)
+    plane = np.empty(-(-x.size // 64), np.uint64)
+    _core.sign_eval(party, x, n, root, keys, np.frombuffer(aes_keys, np.uint8), plane)
+    return plane
+
+
 def _check_party(party: int) -> None:
     if party not in (0, 1):
         raise ValueError(f"party = {party}: valid are 0 and 1")
@@ -430,7 +474,7 @@ def relu_share(
     c1: Words,
     flip: Words,
     one: int,
-    v: Words,
+    v: Words | None,
     R: Words,
     m: Words,
     s: Words,
@@ -439,13 +483,14 @@ def relu_share(
     L: int,
     shift: int,
 ) -> Words:
-    """This party's share of relu(t) modulo 2**L (the caller masks), from its comparison output v (n, 3).
+    """This party's share of relu(t) modulo 2**L (the caller masks), from its comparison output v (n, 3), or zeros.
 
     (d, dR, dm) = v + (s, sR, sm), replaced by (one - d, R - dR, m - dm) where flip is 1; `one` is 1 at party 0, else 0.
     Result: T d - dR + (c1 dm << (L - shift)).
     """
     _check("T", T, (None,))
-    _check("v", v, (T.shape[0], 3))
+    if v is not None:
+        _check("v", v, (T.shape[0], 3))
     for name, array in (("c1", c1), ("flip", flip), ("R", R), ("m", m), ("s", s), ("sR", sR), ("sm", sm)):
         _check(name, array, T.shape)
     _check_bits(L)

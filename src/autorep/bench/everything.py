@@ -21,7 +21,7 @@ class Setting:
     link: LinkName = "loopback"
     batch: int = 1
     threads: int = 1
-    comparison: Literal["dcf", "bits"] = "dcf"
+    comparison: Literal["dcf", "short", "bits"] = "dcf"
     repeats: int = 7
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from autorep.bench.pair import AT_ONCE, Pair, Query
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.cost import cost
 from autorep.mpc.two_party.names import PreparationName, checked_comparison
 from autorep.program.ir import Activation, Program
@@ -24,7 +25,7 @@ def measure(
     repeats: int = 5,
     link: LinkName = "loopback",
     threads: int = 1,
-    comparison: Literal["dcf", "bits"] | None = None,
+    comparison: ComparisonName | None = None,
     preparation: PreparationName = "dealer",
 ) -> dict[str, Any]:
     """Medians over `repeats` queries of the same batch, each with fresh randomness, after one that warms up."""

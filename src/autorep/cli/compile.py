@@ -228,7 +228,7 @@ class Cost:
     """ReLUs to keep; default is all."""
     batch: int = 1
     """Images in one query."""
-    comparison: Literal["dcf", "bits"] | None = None
+    comparison: Literal["dcf", "short", "bits"] | None = None
     """How kept ReLUs are compared; default is dcf with a dealer, bits without."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""

@@ -47,7 +47,7 @@ class PrivateInference(Measurement):
     """Threads of each party; with 1 each party is pinned to a core of its own."""
     repeats: int = 7
     """Queries measured, each with fresh randomness; one more warms up."""
-    comparison: Literal["dcf", "bits"] | None = None
+    comparison: Literal["dcf", "short", "bits"] | None = None
     """How a kept ReLU is compared; default is dcf with a dealer, bits without."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""

@@ -34,7 +34,7 @@ class Prepare:
     """Directory to write to."""
     count: int = 100
     """Inferences to prepare."""
-    comparison: Literal["dcf", "bits"] | None = None
+    comparison: Literal["dcf", "short", "bits"] | None = None
     """How kept ReLUs are compared (default dcf, without a dealer bits); the servers must use the same."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """dealer: made here, for both. two-party: by both servers together; ot: so by oblivious transfer alone."""
@@ -229,7 +229,7 @@ class Serve:
     """Seconds after which a query whose other half did not arrive is dropped."""
     timeout: float = 30.0
     """Seconds without progress after which a link or a waiting query fails."""
-    comparison: Literal["dcf", "bits"] | None = None
+    comparison: Literal["dcf", "short", "bits"] | None = None
     """How kept ReLUs are compared (default dcf, without a dealer bits); the same at both servers."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """Who made what is in the store: a dealer, or the two servers themselves (`autorep prepare --preparation …`)."""

@@ -5,8 +5,7 @@ The value is t = T − R + c·m·2**k as in `compare_dcf`; here the bits of R_w 
 1. t < 0 exactly when bit n of T, bit n of R and the borrow [T_low < R_low] have odd parity.
 2. Borrow: per bit g = ¬T·R and p = ¬(T xor R), both local because T is public; a tree combines neighbours,
    (g, p) = (g_hi xor p_hi·g_lo, p_hi·p_lo), with one batch of Beaver ANDs (bit triples) a level.
-3. The sign s is opened under a one-time bit δ: ŝ = s xor δ. With shares of δ, δR, δm, s = ŝ + (1 − 2ŝ)·δ,
-   and the same for s·R and s·m, so relu(t) = (1 − s)·t is local.
+3. One round opens the sign s = [t < 0] under a one-time bit, and the rest is local (`selection`).
 
 Rounds: ⌈log2 n⌉ + 1. Online: 2 bits per AND and 1 bit for ŝ; at most 2(n − 1) ANDs. Exact for |t| < 2**n.
 Each party sees only bits masked by fresh triple bits or δ.
@@ -22,9 +21,10 @@ import numpy as np
 from autorep import _native
 from autorep.mpc.online import Exchange
 from autorep.mpc.ring import U64, low_bits
+from autorep.mpc.selection import SignSelection
 from autorep.mpc.signs import SignBatch, SignProtocol
 from autorep.mpc.sizes import Part, Round
-from autorep.mpc.verbs import Bits, BitTriples, Correlation, Selection, SelectionShares, Source
+from autorep.mpc.verbs import Bits, BitTriples, Correlation, Source
 
 
 def _levels(window: int) -> Iterator[tuple[int, int]]:
@@ -47,45 +47,27 @@ class BitSigns(SignProtocol):
             BitTriples(f"{batch.label}/and{number}", ands * batch.points * self._words)
             for number, (_, ands) in enumerate(_levels(batch.window))
         ]
-        self._selection = Selection(f"{batch.label}/select", batch.count, batch.points, batch.bits, batch.wrap_bits)
-        self._sign = Round(f"{batch.label}/sign", (Part(batch.points * self._words, 64),))
+        self._selection = SignSelection(batch)
 
     def rounds(self) -> Iterator[Round]:
         for triples in self._triples:
             yield Round(triples.label, (Part(2 * triples.count, 64),))
-        yield self._sign
+        yield self._selection.round
 
     def correlations(self) -> Iterator[Correlation]:
-        yield from [self._bits, *self._triples, self._selection]
+        yield from [self._bits, *self._triples, self._selection.correlation]
 
     def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> Any:
         planes = source.draw(self._bits, big_r)
         triples = [source.draw(triples) for triples in self._triples]
-        return big_r, wrap, planes, triples, source.draw(self._selection, big_r, wrap)
+        return (big_r, wrap), planes, triples, source.draw(self._selection.correlation, big_r, wrap)
 
     def relu(
         self, exchange: Exchange, material: Any, points: Sequence[np.ndarray], lifted: np.ndarray, wrap_shift: int
     ) -> list[np.ndarray]:
-        selection: SelectionShares
-        big_r, wrap, planes, triples, selection = material
-        opened_signs = exchange.open_xor(
-            self._sign.label, self._signs(exchange, planes, triples, points) ^ selection.planes
-        )
-        one = U64(1 - exchange.party)
-        results = []
-        for number, point in enumerate(points):
-            sign = _native.from_bit_planes(opened_signs[number].reshape(1, -1), self.batch.count)
-            factor = U64(1) - U64(2) * sign
-
-            def kept(whole: np.ndarray | np.uint64, masked: np.ndarray, sign=sign, factor=factor) -> np.ndarray:
-                """Share of (1 − s)·v from the shares of v and δ·v."""
-                return whole - (sign * whole + factor * masked)
-
-            d = kept(one, selection.delta[number])
-            d_r = kept(big_r, selection.delta_r[number])
-            d_m = kept(wrap, selection.delta_m[number])
-            results.append(point * d - d_r + ((lifted * d_m) << U64(wrap_shift)))
-        return results
+        truncation, planes, triples, selection = material
+        signs = self._signs(exchange, planes, triples, points)
+        return self._selection.relu(exchange, signs, truncation, selection, points, lifted, wrap_shift)
 
     def _signs(
         self, exchange: Exchange, planes: np.ndarray, triples: Sequence[Any], points: Sequence[np.ndarray]

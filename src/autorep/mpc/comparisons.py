@@ -6,7 +6,8 @@ from typing import Literal
 
 from autorep.mpc.compare_bits import BitSigns
 from autorep.mpc.compare_dcf import DcfSigns
+from autorep.mpc.compare_short import ShortSigns
 from autorep.mpc.signs import SignProtocol
 
-ComparisonName = Literal["dcf", "bits"]
-COMPARISONS: dict[str, type[SignProtocol]] = {"dcf": DcfSigns, "bits": BitSigns}
+ComparisonName = Literal["dcf", "short", "bits"]
+COMPARISONS: dict[str, type[SignProtocol]] = {"dcf": DcfSigns, "short": ShortSigns, "bits": BitSigns}

@@ -22,7 +22,7 @@ from autorep.mpc.operations import Operation
 from autorep.mpc.ring import U64, low_bits, reduce
 from autorep.mpc.sizes import Item
 from autorep.mpc.tape import DealerTape, PartyTape
-from autorep.mpc.verbs import Correlation, KeyShares, QuadraticShares, SelectionShares, Source
+from autorep.mpc.verbs import Correlation, KeyShares, QuadraticShares, SelectionShares, SignKeyShares, Source
 
 Fixed = Mapping[str, Any]  # "<op>.<parameter>" -> packed B at the dealer, packed F at a server
 
@@ -165,7 +165,7 @@ class BitTriples(Dealt):
 
 
 class _Products(Dealt):
-    """Shares of a secret bit v of every element, and of v·R and v·m: what both comparison protocols select with."""
+    """Shares of a secret bit v of every element, and of v·R and v·m: what comparison protocols select with."""
 
     def __init__(self, letter: str, c: verbs.Selection | verbs.ComparisonKeys, count: int) -> None:
         self._products = [Item(f"{c.label}/{letter}{v}", "share", count, c.bits) for v in ("", "R")]
@@ -228,6 +228,23 @@ class ComparisonKeys(_Products):
         return KeyShares(root, keys, aes_keys, *self._read_products(tape, (self._c.count,)))
 
 
+class SignKeys(Dealt):
+    """As `ComparisonKeys`, without products."""
+
+    def __init__(self, c: verbs.SignKeys) -> None:
+        self._c = c
+        self._root = Item(f"{c.label}/root", "mask", 2 * c.count, 64)
+        self._keys = Item(f"{c.label}/keys", "keys", c.count, 8 * _native.sign_key_bytes(c.window))
+        self.items = [self._root, self._keys]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, big_r: np.ndarray) -> None:
+        root0, root1 = (root.reshape(-1, 2) for root in tape.own_streams(self._root))
+        tape.keys(self._keys, _native.sign_gen(big_r, self._c.window, root0, root1, tape.aes_keys()))
+
+    def read(self, tape: PartyTape, fixed: Fixed, big_r: np.ndarray) -> SignKeyShares:
+        return SignKeyShares(tape.mask(self._root).reshape(-1, 2), tape.keys(self._keys), tape.aes_keys())
+
+
 DEALT: dict[type[Correlation], type[Dealt]] = {
     verbs.Mask: Mask,
     verbs.Truncation: Truncation,
@@ -238,6 +255,7 @@ DEALT: dict[type[Correlation], type[Dealt]] = {
     verbs.BitTriples: BitTriples,
     verbs.Selection: Selection,
     verbs.ComparisonKeys: ComparisonKeys,
+    verbs.SignKeys: SignKeys,
 }
 
 

@@ -29,6 +29,7 @@ def formats() -> dict[str, str]:
         "packing": _digest(_native.pack(words, 44)),
         "bit planes": _digest(planes, _native.from_bit_planes(planes, words.size)),
         "comparison": _digest(*_comparison(words)),
+        "short comparison": _digest(*_short_comparison(words)),
     }
 
 
@@ -45,6 +46,13 @@ def _comparison(words: np.ndarray) -> list[np.ndarray]:
     keys = _native.dcf_gen(alpha, beta, *shape, root0, root1, aes_keys)
     x = np.full(count, 1 << 21, np.uint64)
     return [keys, *(_native.dcf_eval(i, x, *shape, root, keys, aes_keys) for i, root in enumerate((root0, root1)))]
+
+
+def _short_comparison(words: np.ndarray) -> list[np.ndarray]:
+    window, aes_keys = 22, bytes(range(32))
+    roots, x = (words[:20].reshape(10, 2), words[20:40].reshape(10, 2)), words[50:60]
+    keys = _native.sign_gen(words[40:50], window, *roots, aes_keys)
+    return [keys, *(_native.sign_eval(i, x, window, root, keys, aes_keys) for i, root in enumerate(roots))]
 
 
 def _digest(*arrays: np.ndarray) -> str:

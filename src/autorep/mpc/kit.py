@@ -33,7 +33,7 @@ HEADER_BYTES = _HEADER.size
 TAG_BYTES = 16
 _TAG_CHUNK = 1 << 30  # OpenSSL counts the bytes of one call in an int
 KIT_ID_BYTES = 16
-_COMPARISON_CODES = {"dcf": 0, "bits": 1}
+_COMPARISON_CODES = {"dcf": 0, "bits": 1, "short": 2}
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,25 @@ class KeyShares(NamedTuple):
     sigma_m: np.ndarray
 
 
+@dataclass(frozen=True)
+class SignKeys(Correlation):
+    """draw(R) -> SignKeyShares: a short key of every element.
+
+    Root and keys evaluate at a public x to xor shares of bit `window` of x − R, as `_native.sign_eval` says. Needs
+    somebody who knows R.
+    """
+
+    window: int
+
+
+class SignKeyShares(NamedTuple):
+    """Root, keys and their public AES keys."""
+
+    root: np.ndarray
+    keys: np.ndarray
+    aes_keys: bytes
+
+
 class Source(ABC):
     """Evaluates the correlations of one query.
 

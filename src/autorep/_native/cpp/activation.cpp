@@ -2,6 +2,9 @@
 #include "activation.h"
 
 #include <atomic>
+#include <optional>
+
+#include <nanobind/stl/optional.h>
 
 #include "bindings.h"
 #include "positions.h"
@@ -17,16 +20,41 @@ void for_positions(i64 batch, i64 count, Body&& body) {
     parallel_ranges(batch * count, kGrain, [&](i64 begin, i64 end) { for_images(begin, end, count, body); });
 }
 
-void relu_share(Words t, Words c1, Words flip, u64 one, Words v, Words r, Words m, Words s, Words sr, Words sm,
-                int wrap_shift, WordsOut out) {
+template <bool HasValue>
+void relu_loop_of(const ReluRun& run) {
+    const u64 *__restrict t = run.t, *__restrict c1 = run.c1, *__restrict flip = run.flip, *__restrict v = run.v;
+    const u64 *__restrict r = run.r, *__restrict m = run.m;
+    const u64 *__restrict s = run.s, *__restrict sr = run.sr, *__restrict sm = run.sm;
+    u64* __restrict out = run.out;
+    const u64 one = run.one;
+    const int wrap_shift = run.wrap_shift;
+    for (i64 i = 0; i < run.count; ++i) {
+        const u64 flipped = u64(0) - flip[i];
+        const u64 d0 = (HasValue ? v[3 * i] : 0) + s[i], r0 = (HasValue ? v[3 * i + 1] : 0) + sr[i];
+        const u64 m0 = (HasValue ? v[3 * i + 2] : 0) + sm[i];
+        const u64 d = d0 ^ ((d0 ^ (one - d0)) & flipped);
+        const u64 dr = r0 ^ ((r0 ^ (r[i] - r0)) & flipped);
+        const u64 dm = m0 ^ ((m0 ^ (m[i] - m0)) & flipped);
+        out[i] = t[i] * d - dr + ((c1[i] * dm) << wrap_shift);
+    }
+}
+
+void relu_loop(const ReluRun& run) { run.v ? relu_loop_of<true>(run) : relu_loop_of<false>(run); }
+
+// Memory limits the loop; four elements at a time (AVX2) are no faster than what compilers make of it.
+ReluKernel* relu_kernel() {
 #if AUTOREP_X86
-    const auto kernel = simd_level() == Simd::avx512 ? relu_run_avx512 : relu_run_portable;
-#else
-    const auto kernel = relu_run_portable;
+    if (simd_level() == Simd::avx512) return relu_run_avx512;
 #endif
+    return relu_loop;
+}
+
+void relu_share(Words t, Words c1, Words flip, u64 one, std::optional<Words> v, Words r, Words m, Words s, Words sr,
+                Words sm, int wrap_shift, WordsOut out) {
+    ReluKernel* const kernel = relu_kernel();
     parallel_ranges(static_cast<i64>(out.size()), kGrain, [&](i64 begin, i64 end) {
         kernel({end - begin, one, wrap_shift, t.data() + begin, c1.data() + begin, flip.data() + begin,
-                v.data() + 3 * begin, r.data() + begin, m.data() + begin, s.data() + begin, sr.data() + begin,
+                v ? v->data() + 3 * begin : nullptr, r.data() + begin, m.data() + begin, s.data() + begin, sr.data() + begin,
                 sm.data() + begin, out.data() + begin});
     });
 }
@@ -69,17 +97,6 @@ void scatter_shift(WordsOut out, Index index, Words values, int shift) {
 }
 
 }  // namespace
-
-void relu_run_portable(const ReluRun& run) {
-    for (i64 i = 0; i < run.count; ++i) {
-        const u64 flipped = u64(0) - run.flip[i];
-        const u64 d0 = run.v[3 * i] + run.s[i], r0 = run.v[3 * i + 1] + run.sr[i], m0 = run.v[3 * i + 2] + run.sm[i];
-        const u64 d = d0 ^ ((d0 ^ (run.one - d0)) & flipped);
-        const u64 dr = r0 ^ ((r0 ^ (run.r[i] - r0)) & flipped);
-        const u64 dm = m0 ^ ((m0 ^ (run.m[i] - m0)) & flipped);
-        run.out[i] = run.t[i] * d - dr + ((run.c1[i] * dm) << run.wrap_shift);
-    }
-}
 
 void register_activation(nb::module_& m) {
     m.def("relu_share", &relu_share, NoGil());

@@ -5,6 +5,7 @@
 namespace autorep {
 
 // (d, dR, dm) = v + (s, sr, sm), or (one - d, r - dR, m - dm) where flip is 1:  out = t d - dR + (c1 dm << wrap_shift).
+// v may be null: zeros.
 struct ReluRun {
     i64 count;
     u64 one;
@@ -13,7 +14,7 @@ struct ReluRun {
     u64* out;
 };
 
-void relu_run_portable(const ReluRun& run);
-void relu_run_avx512(const ReluRun& run);
+using ReluKernel = void(const ReluRun&);
+ReluKernel relu_run_avx512;
 
 }  // namespace autorep

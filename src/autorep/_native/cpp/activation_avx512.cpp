@@ -16,8 +16,10 @@ void relu_run_avx512(const ReluRun& run) {
         const __m512i flip = load(run.flip);
         const __mmask8 flipped = _mm512_test_epi64_mask(flip, flip);
         const auto part = [&](int k, const u64* added, __m512i whole) {
-            const __m512i value = _mm512_add_epi64(
-                _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), here, every_third, run.v + 3 * i + k, 8), load(added));
+            __m512i value = load(added);
+            if (run.v)
+                value = _mm512_add_epi64(value, _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), here, every_third,
+                                                                            run.v + 3 * i + k, 8));
             return _mm512_mask_sub_epi64(value, flipped, whole, value);
         };
         const __m512i d = part(0, run.s, one), dr = part(1, run.sr, load(run.r)), dm = part(2, run.sm, load(run.m));

@@ -26,6 +26,7 @@ void register_runtime(nb::module_& m);
 void register_conv(nb::module_& m);
 void register_prg(nb::module_& m);
 void register_dcf(nb::module_& m);
+void register_sign(nb::module_& m);
 void register_bits(nb::module_& m);
 void register_activation(nb::module_& m);
 void register_quadratic(nb::module_& m);

@@ -8,6 +8,7 @@ NB_MODULE(_core, m) {
     autorep::register_conv(m);
     autorep::register_prg(m);
     autorep::register_dcf(m);
+    autorep::register_sign(m);
     autorep::register_bits(m);
     autorep::register_activation(m);
     autorep::register_quadratic(m);

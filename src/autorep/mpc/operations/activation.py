@@ -6,12 +6,12 @@ differs between quadratics and kept elements). Everything between the openings i
 Quadratic a·t² + b·t + c₀ with secret a, b. Offline, for both values of the public bit c, shares of P = a·ρ and
 Q = a·ρ² − b·ρ (`verbs.Quadratic`); online each party computes
     zᵢ = aᵢ·T² − 2T·Pᵢ + Qᵢ + bᵢ·T + c₀ᵢ   (mod 2**quad_open_bits).
-Kept elements: offset + Σ slope·relu(t − knot), by `compare_dcf` or `compare_bits`.
+Kept elements: offset + Σ slope·relu(t − knot), by one of `comparisons`.
 
 Opening B reveals z under a fresh mask: quadratics in a ring wider by the shift that brings them back to the wire's
 fractional bits (so the shift needs no wrap bit), kept elements in the wire's ring without shift.
 
-Rounds: 2 (and those of `compare_bits` where chosen). Sent per element: open_bits, then quad_open_bits or bits.
+Rounds: 2 (and those of the comparison). Sent per element: open_bits, then quad_open_bits or bits.
 Both servers see uniform values only.
 """
 

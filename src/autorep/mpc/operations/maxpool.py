@@ -1,9 +1,9 @@
 """Max pooling of a wire: a tournament in which max(a, b) = b + relu(a − b).
 
 The difference of two wires is a wire already (public A − B, mask ρ_a − ρ_b), so a level needs no opening before its
-comparison: relu by `compare_dcf` or `compare_bits`, then one opening of the winners under a fresh mask.
+comparison: relu by one of `comparisons`, then one opening of the winners under a fresh mask.
 
-Rounds: ⌈log2(kernel area)⌉ (plus those of `compare_bits`). Sent: `bits` bits per comparison.
+Rounds: ⌈log2(kernel area)⌉ (plus those of the comparison at each). Sent: `bits` bits per comparison.
 Exact while two candidates differ by less than 2**window units; both servers see uniform values only.
 """
 

@@ -17,12 +17,15 @@ from autorep.program import ir
 PreparationName = Literal["dealer", "two-party", "ot"]
 
 
-def checked_comparison(preparation: str, comparison: str | None) -> ComparisonName:
+def checked_comparison(preparation: str, comparison: ComparisonName | None) -> ComparisonName:
     """The comparison protocol to use; keys of comparison functions need somebody who knows the masks."""
     if preparation == "dealer":
-        return "bits" if comparison == "bits" else "dcf"
-    if comparison == "dcf":
-        raise ConfigError(f"--preparation {preparation} has no comparison keys; use --comparison bits, or leave it out")
+        return comparison or "dcf"
+    if comparison not in (None, "bits"):
+        raise ConfigError(
+            f"--preparation {preparation} --comparison {comparison}: comparison keys are made by a dealer, who knows "
+            "the masks; use --comparison bits, or leave it out"
+        )
     return "bits"
 
 
