@@ -44,11 +44,6 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where}: missing {', '.join(missing) or error}") from error
 
 
-def load_toml(cls: type[T], path: str | Path) -> T:
-    """Read the settings dataclass `cls` from a TOML file."""
-    return from_mapping(cls, read_toml(path), str(path))
-
-
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, or a ConfigError that says where it does not parse."""
     try:

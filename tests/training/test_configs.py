@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autorep import data, models
-from autorep.settings import load_toml
+from autorep.settings import from_mapping, read_toml
 from autorep.training import ReplaceSettings, TrainSettings
 
 FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
@@ -31,9 +31,9 @@ def test_there_are_files():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file_is_valid_and_feasible(path):
     if path.stem.startswith("baseline-"):
-        settings = load_toml(TrainSettings, path)
+        settings = from_mapping(TrainSettings, read_toml(path), str(path))
     else:
-        settings = load_toml(ReplaceSettings, path)
+        settings = from_mapping(ReplaceSettings, read_toml(path), str(path))
         assert 0 < settings.budget < TOTALS[settings.model, settings.data]
     assert settings.model in models.names()
     assert settings.data in data.names()
