@@ -6,7 +6,6 @@ import asyncio
 import gc
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from autorep.service import async_client
 from autorep.service.answers import Part
 from autorep.service.async_client import AsyncClient
 from autorep.service.client import Client
+from autorep.service.http1 import Connections
 from autorep.service.local import LocalDeployment
 from autorep.service.shares import CONTENT_TYPE, new_query_id, split
 from autorep.service.web import Refused, authority, post
@@ -40,12 +40,12 @@ def test_several_images_travel_in_one_query(
 
     async def ask() -> list[list[Part | Refused]]:
         trusted = authority(deployment.ca)
-        servers = [httpx.AsyncClient(base_url=url, verify=trusted) for url in deployment.urls]
+        servers = [Connections(url, trusted, {}, 20.0) for url in deployment.urls]
         parts = await asyncio.gather(*(post(server, path, body, 3) for server, body in zip(servers, shares)))
-        again = await servers[0].post(path, content=shares[0], headers={"Content-Type": CONTENT_TYPE})
-        assert again.status_code == 409
+        again = await servers[0].request("POST", path, {"Content-Type": CONTENT_TYPE}, shares[0])
+        assert again.status == 409
         for server in servers:
-            await server.aclose()
+            await server.close()
         return parts
 
     first, second = asyncio.run(ask())
@@ -59,7 +59,7 @@ def test_several_images_travel_in_one_query(
 def test_failed_image_does_not_lose_the_others(
     client: Client, program: Program, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def spoil(server: httpx.AsyncClient, path: str, body: bytes, count: int, pair: Any) -> list[Any]:
+    async def spoil(server: Connections, path: str, body: bytes, count: int, pair: Any) -> list[Any]:
         parts = await post(server, path, body, count, pair)
         return [Refused(422, "spoilt") if number == 1 else part for number, part in enumerate(parts)]
 
@@ -77,7 +77,7 @@ def test_image_that_failed_for_a_moment_is_asked_again(
 ) -> None:
     asked: list[int] = []
 
-    async def stumble(server: httpx.AsyncClient, path: str, body: bytes, count: int, pair: Any) -> list[Any]:
+    async def stumble(server: Connections, path: str, body: bytes, count: int, pair: Any) -> list[Any]:
         parts = await post(server, path, body, count, pair)
         asked.append(count)
         return [Refused(503, "busy", 0.0), *parts[1:]] if len(asked) <= 2 else parts
@@ -98,8 +98,8 @@ def test_failures_leave_no_forgotten_exceptions(deployment: LocalDeployment, ima
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         async with AsyncClient(deployment.urls, ca=deployment.ca, patience=0) as client:
             await client.description()
-            await client._servers[1].aclose()
-            client._servers[1] = httpx.AsyncClient(base_url="https://127.0.0.1:9")
+            await client._servers[1].close()
+            client._servers[1] = Connections("https://127.0.0.1:9", authority(None), {}, 20.0)
             with pytest.raises(ProtocolError, match="check that the server runs"):
                 await client.predict(images[:8])
         gc.collect()

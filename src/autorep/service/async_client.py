@@ -62,9 +62,7 @@ class AsyncClient:
         self._concurrency, self._group = concurrency, images_per_query
         trusted = authority(ca)
         tokens = [None if token is None else server_token(token, index) for index in (0, 1)]
-        self._servers = [
-            connections(url, own, trusted, timeout, concurrency) for url, own in zip(servers, tokens, strict=True)
-        ]
+        self._servers = [connections(url, own, trusted, timeout) for url, own in zip(servers, tokens, strict=True)]
         self._description: Description | None = None
         self._pair: str | None = None
 
@@ -77,7 +75,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connections."""
         for server in self._servers:
-            await server.aclose()
+            await server.close()
 
     async def description(self) -> Description:
         """The program, as both servers describe it; raises HandshakeError where they differ."""

@@ -1,4 +1,4 @@
-"""The client for ordinary code: the coroutines of `AsyncClient`, run by a thread of its own. numpy and httpx only.
+"""The client for ordinary code: the coroutines of `AsyncClient`, run by a thread of its own. numpy only.
 
 >>> client = Client(["https://server0:8440", "https://server1:8441"], token="…", ca="ca.pem")   # doctest: +SKIP
 >>> client.predict(images)[0].label                                                            # doctest: +SKIP

@@ -7,13 +7,10 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from autorep.errors import ConfigError, HandshakeError, ProtocolError
 from autorep.service.answers import Part
+from autorep.service.http1 import Connections, HttpError, Response
 from autorep.service.shares import CONTENT_TYPE
-
-_REST = 60.0  # seconds a connection is kept for the next query; servers keep it a little longer
 
 
 class Refused(Exception):
@@ -29,28 +26,25 @@ class Refused(Exception):
         return self.status in (424, 429, 502, 503)
 
 
-def connections(url: str, token: str | None, trusted: ssl.SSLContext, timeout: float, count: int) -> httpx.AsyncClient:
-    """Up to `count` connections to one server."""
+def connections(url: str, token: str | None, trusted: ssl.SSLContext, timeout: float) -> Connections:
+    """Connections to one server, opened as needed and kept."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    limits = httpx.Limits(max_connections=2 * count, max_keepalive_connections=count, keepalive_expiry=_REST)
-    return httpx.AsyncClient(
-        base_url=https_only(url, "client"), headers=headers, verify=trusted, timeout=timeout, limits=limits
-    )
+    return Connections(https_only(url, "client"), trusted, headers, timeout)
 
 
 async def post(
-    server: httpx.AsyncClient, path: str, body: bytes, images: int, pair: str | None = None
+    server: Connections, path: str, body: bytes, images: int, pair: str | None = None
 ) -> list[Part | Refused]:
     """Send this server's shares of some images under one query id; one outcome for each."""
     try:
-        response = await server.post(path, content=body, headers={"Content-Type": CONTENT_TYPE, **_to(pair)})
-    except httpx.HTTPError as error:
+        response = await server.request("POST", path, {"Content-Type": CONTENT_TYPE, **_to(pair)}, body)
+    except HttpError as error:
         raise Refused(503, f"{server.base_url}: {_reason(error)}") from None
     wait = response.headers.get("retry-after", "0")
     seconds = float(wait) if wait.isdigit() else 0.0
-    if response.status_code != 200:
-        message = f"{server.base_url}: {response.status_code}: {_explanation(response)}"
-        raise Refused(response.status_code, message, seconds)
+    if response.status != 200:
+        message = f"{server.base_url}: {response.status}: {_explanation(response)}"
+        raise Refused(response.status, message, seconds)
 
     def header(name: str, default: str) -> list[str]:
         values = response.headers.get(f"autorep-{name}", default).split(",")
@@ -69,22 +63,27 @@ async def post(
     return outcomes
 
 
-async def withdraw(server: httpx.AsyncClient, path: str, pair: str | None = None) -> None:
+async def withdraw(server: Connections, path: str, pair: str | None = None) -> None:
     """Give up one half; where that fails too, it expires by itself."""
-    with contextlib.suppress(httpx.HTTPError):
-        await server.delete(path, headers=_to(pair))
+    with contextlib.suppress(HttpError):
+        await server.request("DELETE", path, _to(pair))
 
 
-async def get(server: httpx.AsyncClient, path: str, pair: str | None = None) -> dict[str, Any]:
+async def get(server: Connections, path: str, pair: str | None = None) -> dict[str, Any]:
     """A public fact."""
     try:
-        response = await server.get(path, headers=_to(pair))
-        response.raise_for_status()
-        return response.json()
-    except httpx.HTTPError as error:
+        response = await server.request("GET", path, _to(pair))
+    except HttpError as error:
         raise ProtocolError(f"{server.base_url}: {_reason(error)}") from None
+    if response.status != 200:
+        raise ProtocolError(f"{server.base_url}: {response.status}: {_explanation(response)}")
+    try:
+        facts = response.json()
     except ValueError:
-        raise HandshakeError(f"{server.base_url}: this is not an autorep server") from None
+        facts = None
+    if not isinstance(facts, dict):
+        raise HandshakeError(f"{server.base_url}: this is not an autorep server")
+    return facts
 
 
 def authority(ca: str | Path | None) -> ssl.SSLContext:
@@ -109,15 +108,15 @@ def _to(pair: str | None) -> dict[str, str]:
     return {} if pair is None else {"Autorep-Pair": pair}
 
 
-def _explanation(response: httpx.Response) -> str:
+def _explanation(response: Response) -> str:
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
         return "no explanation given"
 
 
-def _reason(error: httpx.HTTPError) -> str:
-    text = str(error) or type(error).__name__
+def _reason(error: HttpError) -> str:
+    text = str(error)
     if isinstance(_cause(error), ssl.SSLCertVerificationError):
         return f"certificate refused ({text}); give the servers' authority with ca="
     return f"{text}; check that the server runs and that the address is right"
