@@ -19,6 +19,7 @@ from autorep.errors import MaterialError, UsedError
 from autorep.mpc import kit as kit_module
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.kit import verify
+from autorep.mpc.seal import Sealer
 from autorep.mpc.store import Store, record_folder
 from tests.mpc.programs import Builder
 
@@ -231,6 +232,93 @@ def test_files_are_private(store, dealer, tmp_path):
 def test_one_process_holds_a_store(store, folder, program_hash):
     with pytest.raises(MaterialError, match="another process"):
         Store(folder, program_hash)
+
+
+# ---------------------------------------------------------------------- the newest kits, in memory
+
+
+@pytest.fixture
+def holding(folder, program_hash) -> Iterator[Store]:
+    opened = Store(folder, program_hash, hold=2)
+    yield opened
+    opened.close()
+
+
+def put_some(store, dealer, count) -> list:
+    kits = [dealer.deal() for _ in range(count)]
+    for dealt in kits:
+        store.put(dealt.kit_id, dealt.kits[1])
+    return kits
+
+
+def test_the_newest_kits_never_touch_the_disk(holding, dealer):
+    kits = put_some(holding, dealer, 2)
+    assert not files_of(holding)
+    for dealt in kits:
+        assert bytes(holding.take(dealt.kit_id)) == dealt.kits[1]
+        with pytest.raises(MaterialError, match="no unused kit"):
+            holding.take(dealt.kit_id)
+        with pytest.raises(UsedError, match="was used before"):
+            holding.put(dealt.kit_id, dealt.kits[1])
+    assert not files_of(holding)
+    assert len(holding) == 0
+
+
+def test_older_kits_make_room_and_all_survive_a_stop(holding, dealer, folder, program_hash):
+    kits = put_some(holding, dealer, 5)
+    assert [path.name for path in sorted(files_of(holding))] == [dealt.kit_id.hex() for dealt in kits[:3]]
+    assert holding.ids() == [dealt.kit_id for dealt in kits]
+    holding.take(kits[4].kit_id)
+    holding.close()
+    again = Store(folder, program_hash)
+    assert sorted(again.ids()) == [dealt.kit_id for dealt in kits[:4]]
+    assert [bytes(again.take(dealt.kit_id)) for dealt in kits[:4]] == [dealt.kits[1] for dealt in kits[:4]]
+    with pytest.raises(UsedError, match="was used before"):
+        again.put(kits[4].kit_id, kits[4].kits[1])
+    again.close()
+
+
+def test_a_kit_taken_while_it_moves_to_the_disk_is_not_left_there(holding, dealer, monkeypatch):
+    first, _ = put_some(holding, dealer, 2)
+    finish = Sealer.finish
+
+    def taken_meanwhile(sealer) -> bytes:
+        assert bytes(holding.take(first.kit_id)) == first.kits[1]
+        return finish(sealer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sealer, "finish", taken_meanwhile)
+        third = dealer.deal()
+        holding.put(third.kit_id, third.kits[1])
+    assert not files_of(holding)
+    assert first.kit_id not in holding.ids()
+    assert not list((record_folder(holding.folder) / "keys").iterdir())
+
+
+def test_a_full_disk_refuses_the_newcomer_and_keeps_the_others(holding, dealer, monkeypatch):
+    kits = put_some(holding, dealer, 2)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sealer, "finish", full)
+        third = dealer.deal()
+        with pytest.raises(MaterialError, match="No space left"):
+            holding.put(third.kit_id, third.kits[1])
+    assert holding.ids() == [dealt.kit_id for dealt in kits]
+    assert bytes(holding.take(kits[0].kit_id)) == kits[0].kits[1]
+
+
+def test_a_held_kit_is_discarded_and_a_damaged_one_not_taken_in(holding, dealer):
+    (dealt,) = put_some(holding, dealer, 1)
+    holding.discard(dealt.kit_id)
+    assert len(holding) == 0
+    with pytest.raises(MaterialError, match="tag does not match"):
+        holding.put(dealt.kit_id, dealt.kits[1][:-1] + b"x")
+    holding.put(dealt.kit_id, dealt.kits[1])
+    with pytest.raises(MaterialError, match="already"):
+        holding.put(dealt.kit_id, dealt.kits[1])
 
 
 WORKER = """

@@ -6,11 +6,9 @@ program once, and writes two kits: almost only a seed and the comparison keys fo
 
 from __future__ import annotations
 
-import io
 import itertools
 import secrets
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from autorep.errors import MaterialError
 from autorep.mpc.blinding import Blinding, blinding_share
@@ -18,7 +16,7 @@ from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import Dealing
 from autorep.mpc.formats import layout
 from autorep.mpc.inventory import kit_bytes, program_items
-from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitWriter
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitBuffer, KitWriter, Sink
 from autorep.mpc.operations import Operation, correlate, protocols
 from autorep.mpc.prg import fresh_seed
 from autorep.mpc.sizes import Item
@@ -66,9 +64,9 @@ class Dealer:
     def deal(self, batch: int = 1) -> Dealt:
         """Two kits for one query of `batch` images, in memory."""
         sizes = self.kit_bytes(batch)
-        sinks = io.BytesIO(bytes(sizes[0])), io.BytesIO(bytes(sizes[1]))  # at their final size: growing would copy
+        sinks = KitBuffer(sizes[0]), KitBuffer(sizes[1])
         kit_id = self.deal_to(sinks, batch)
-        return Dealt(kit_id, (sinks[0].getvalue(), sinks[1].getvalue()))
+        return Dealt(kit_id, (bytes(sinks[0].read()), bytes(sinks[1].read())))
 
     def kit_bytes(self, batch: int = 1) -> tuple[int, int]:
         """Sizes of the two parties' kits."""
@@ -84,10 +82,8 @@ class Dealer:
             self._layouts[batch] = _Layout(operations, items, (size0, size1), layout(items))
         return self._layouts[batch]
 
-    def deal_to(
-        self, sinks: tuple[BinaryIO, BinaryIO], batch: int = 1, seeds: tuple[bytes, bytes] | None = None
-    ) -> bytes:
-        """Write the two kits of one query to binary files, layer by layer; returns the kit id.
+    def deal_to(self, sinks: tuple[Sink, Sink], batch: int = 1, seeds: tuple[bytes, bytes] | None = None) -> bytes:
+        """Write the two kits of one query to two sinks, layer by layer; returns the kit id.
 
         `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
         """

@@ -19,8 +19,9 @@ import hmac
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Protocol
 
+import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from autorep.errors import MaterialError
@@ -146,10 +147,40 @@ class _Tag:
         return self._state.tag
 
 
+class Sink(Protocol):
+    """Where a kit is written to."""
+
+    def write(self, piece: bytes | memoryview, /) -> object: ...
+
+
+class KitBuffer:
+    """A kit in memory, at its final size from the start: written piece by piece, then read without a copy."""
+
+    def __init__(self, size: int) -> None:
+        self._data = np.empty(size, np.uint8).data
+        self._written = self._read = 0
+
+    def write(self, piece: bytes | memoryview) -> None:
+        view = memoryview(piece)
+        if view.nbytes:  # an empty view has no bytes to cast
+            self._data[self._written : self._written + view.nbytes] = view.cast("B")
+            self._written += view.nbytes
+
+    def read(self, size: int | None = None) -> memoryview:
+        """The next `size` bytes of what was written, or all that is left."""
+        end = self._written if size is None else min(self._read + size, self._written)
+        piece = self._data[self._read : end]
+        self._read = end
+        return piece
+
+    def seek(self, place: int) -> None:
+        self._read = place
+
+
 class KitWriter:
     """Writes header, sections and tag to a binary file as the dealer produces them."""
 
-    def __init__(self, sink: BinaryIO, header: Header) -> None:
+    def __init__(self, sink: Sink, header: Header) -> None:
         self._sink, self._left = sink, header.body_bytes
         self._tag = _Tag(header.seed)
         self._put(header.encode())

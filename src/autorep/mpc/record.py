@@ -4,8 +4,9 @@
     RECORD/keys/<id>  the key under which the unused kit <id> lies encrypted in the store
 
 `spend` is the moment of use: it appends the id, destroys the key (overwritten, then unlinked), and makes both durable
-before it hands the key out. So a kit that comes back into the store, from a backup or from a second copy of what
-`autorep prepare` wrote, is refused by its id; and a copy of the store alone is noise, because its keys are not in it.
+before it hands the key out; `use` does so for a kit that never lay on the disk and has no key. So a kit that comes back
+into the store, from a backup or from a second copy of what `autorep prepare` wrote, is refused by its id; and a copy of
+the store alone is noise, because its keys are not in it.
 
 A record begins at a moment, its epoch: kits made before are refused when they are moved in from a folder, since
 nothing says whether an earlier record, now lost, had them as used.
@@ -133,20 +134,25 @@ class Record:
 
     def spend(self, kit_id: bytes) -> bytes:
         """The key of an unused kit, after its use is on record and the key itself destroyed, both durably."""
-        with self._lock:
-            self.refuse_used(kit_id)
-            path = self._keys / kit_id.hex()
-            try:
-                key = path.read_bytes()
-            except FileNotFoundError:
-                raise UsedError(
-                    f"kit {kit_id.hex()}: no key for it is on record; it came back with a backup or a copy"
-                ) from None
-            number = int.from_bytes(kit_id, "big")
-            self._append(_line(number, 1).encode())
-            self._used.add(number)
+        self.refuse_used(kit_id)
+        path = self._keys / kit_id.hex()
+        try:
+            key = path.read_bytes()
+        except FileNotFoundError:
+            raise UsedError(
+                f"kit {kit_id.hex()}: no key for it is on record; it came back with a backup or a copy"
+            ) from None
+        self.use(kit_id)
         private.shred(path)
         return key
+
+    def use(self, kit_id: bytes) -> None:
+        """Put the use of a kit on record, durably; once only."""
+        number = int.from_bytes(kit_id, "big")
+        with self._lock:
+            self.refuse_used(kit_id)
+            self._append(_line(number, 1).encode())
+            self._used.add(number)
 
     def _append(self, line: bytes) -> None:
         """One line, durably and as a whole, or an OSError and no trace of it."""

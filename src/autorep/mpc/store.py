@@ -1,4 +1,4 @@
-"""The store: kits on disk, each usable once, whatever happens to the process, the machine or its backups.
+"""The store: kits, each usable once, whatever happens to the process, the machine or its backups.
 
     DIR/incoming/<id>   being written
     DIR/ready/<id>      complete, checked, unused; encrypted under a key that lies in the record
@@ -9,16 +9,24 @@
 `take` spends the kit in the record first: its id is on the list of used ones and its key is gone from the disk,
 durably, before a byte of it is decrypted. A crash before that leaves the kit unused, a crash after it loses the kit.
 Kits without a key are left over from such a crash, or came back with a backup: opening the store deletes them.
+
+A server that has a dealer may hold the newest kits in memory (`hold`), from where they are used first: while kits come
+as fast as they are used, none of them is written to the disk, encrypted and read again. One that must make room for a
+newer one moves to the disk, and so do all of them when the store is closed. A crash loses those in memory, unused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 from autorep import private
 from autorep.errors import MaterialError
@@ -27,6 +35,7 @@ from autorep.mpc.record import Record
 from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
+_HELD_BYTES = 1 << 26  # of kits in memory
 
 
 def record_folder(store_folder: Path) -> Path:
@@ -50,15 +59,39 @@ class Incoming:
         return self._check.finish(), self._sealer.finish()
 
 
+class Collected:
+    """A kit on its way to memory: each piece is checked as it comes, and kept; whoever gave it must not reuse it."""
+
+    def __init__(self) -> None:
+        self._check = KitCheck()
+        self._pieces: list[bytes | memoryview] = []
+
+    def write(self, piece: bytes | memoryview) -> None:
+        self._check.update(piece)
+        self._pieces.append(piece)
+
+    def finish(self) -> tuple[Header, memoryview]:
+        """The header of the whole, unaltered kit, and the kit."""
+        header = self._check.finish()
+        if len(self._pieces) > 1:
+            self._pieces = [np.concatenate([np.frombuffer(piece, np.uint8) for piece in self._pieces]).data]
+        return header, memoryview(self._pieces[0]).toreadonly()
+
+
 class Store:
     """Single-use kits of one party for one program; one process at a time holds it.
+
+    Args:
+        hold: kits that may be in memory, the newest ones.
 
     Attributes:
         turned_away: kits found here that the record does not know as unused; they were deleted.
     """
 
-    def __init__(self, folder: str | Path, program_hash: bytes) -> None:
-        self.folder, self._program_hash = Path(folder), program_hash
+    def __init__(self, folder: str | Path, program_hash: bytes, hold: int = 0) -> None:
+        self.folder, self._program_hash, self._hold = Path(folder), program_hash, hold
+        self._held: dict[bytes, memoryview] = {}  # oldest first
+        self._lock = threading.Lock()  # where a kit is: in memory, on disk, or gone
         self._ready, self._incoming = self.folder / "ready", self.folder / "incoming"
         for sub in (self._ready, self._incoming):
             private.make_folder(sub)
@@ -84,11 +117,14 @@ class Store:
         return Record.begin(folder, self._program_hash)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Let another process have it; what is in memory moves to the disk, if that takes it."""
+        for kit_id in list(self._held):
+            with contextlib.suppress(MaterialError):
+                self._move_to_disk(kit_id)
         self._record.close()
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._ready.iterdir())
+        return len(self._held) + sum(1 for _ in self._ready.iterdir())
 
     @property
     def epoch(self) -> int:
@@ -103,21 +139,57 @@ class Store:
                 entries.append((path.stat().st_mtime_ns, path.name))
             except FileNotFoundError:  # taken meanwhile
                 continue
-        return [bytes.fromhex(name) for _, name in sorted(entries) if _ID.fullmatch(name)]
+        on_disk = [bytes.fromhex(name) for _, name in sorted(entries) if _ID.fullmatch(name)]
+        return list(dict.fromkeys([*on_disk, *self._held]))
 
     def put(self, kit_id: bytes, data: bytes | memoryview) -> None:
-        """Store a complete kit durably."""
-        with self.incoming(kit_id) as sink:
+        """Store a complete kit."""
+        with self.incoming(kit_id, len(data)) as sink:
             sink.write(data)
 
     @contextmanager
-    def incoming(self, kit_id: bytes) -> Iterator[Incoming]:
-        """Something to write a kit to, in pieces; on leaving it is checked, made durable and becomes ready.
+    def incoming(self, kit_id: bytes, size: int) -> Iterator[Incoming | Collected]:
+        """Something to write a kit to, in pieces; on leaving it is checked and becomes ready, on disk durably.
 
         A kit that was used before raises UsedError at once. A disk that is full, a broken transfer or a bad kit leave
         nothing behind.
         """
         self._record.refuse_used(kit_id)
+        if not self._make_room(size):
+            with self._to_disk(kit_id) as sink:
+                yield sink
+            return
+        collected = Collected()
+        yield collected
+        header, data = collected.finish()
+        self._check_header(header, kit_id)
+        with self._lock:
+            if kit_id in self._held or (self._ready / kit_id.hex()).exists():
+                raise MaterialError(f"kit {kit_id.hex()} is here already")
+            self._held[kit_id] = data
+
+    def _make_room(self, size: int) -> bool:
+        """Whether a new kit may stay in memory; the oldest ones there leave for the disk."""
+        if not self._hold or size > _HELD_BYTES:
+            return False
+        while (oldest := self._oldest_beyond(size)) is not None:
+            self._move_to_disk(oldest)
+        return True
+
+    def _oldest_beyond(self, size: int) -> bytes | None:
+        """The kit in memory that must leave before one of this size comes, if any."""
+        with self._lock:
+            full = len(self._held) >= self._hold or sum(map(len, self._held.values())) + size > _HELD_BYTES
+            return next(iter(self._held)) if self._held and full else None
+
+    def _move_to_disk(self, kit_id: bytes) -> None:
+        """Write out a kit that is in memory, unless somebody takes it meanwhile."""
+        if (data := self._held.get(kit_id)) is not None:
+            with self._to_disk(kit_id, held=True) as sink:
+                sink.write(data)
+
+    @contextmanager
+    def _to_disk(self, kit_id: bytes, held: bool = False) -> Iterator[Incoming]:
         path = self._incoming / kit_id.hex()
         try:
             with open(path, "wb", opener=private.opener) as file:
@@ -125,8 +197,12 @@ class Store:
                 yield sink
                 header, key = sink.finish()
             self._check_header(header, kit_id)
-            self._record.keep(kit_id, key)
-            os.rename(path, self._ready / path.name)
+            with self._lock:
+                if held and kit_id not in self._held:
+                    return
+                self._record.keep(kit_id, key)
+                os.rename(path, self._ready / path.name)
+                self._held.pop(kit_id, None)
         except OSError as error:
             self._record.forget(kit_id)
             raise MaterialError(
@@ -144,6 +220,11 @@ class Store:
 
     def take(self, kit_id: bytes) -> memoryview:
         """Take a kit out for good and return its bytes; raises MaterialError if they are not those that were put."""
+        with self._lock:
+            held = self._held.pop(kit_id, None)
+        if held is not None:
+            self._record.use(kit_id)
+            return held
         path = self._ready / kit_id.hex()
         if not path.exists():
             raise MaterialError(f"store {self.folder}: no unused kit {kit_id.hex()} ({len(self)} others left)")
@@ -158,5 +239,8 @@ class Store:
 
     def discard(self, kit_id: bytes) -> None:
         """Delete an unused kit, for example one the other party does not have."""
+        with self._lock:
+            if self._held.pop(kit_id, None) is not None:
+                return
         (self._ready / kit_id.hex()).unlink(missing_ok=True)
         self._record.forget(kit_id)

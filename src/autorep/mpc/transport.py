@@ -11,6 +11,7 @@ One Transport belongs to one thread at a time; queries in flight at the same tim
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import queue
@@ -19,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -145,6 +146,12 @@ class FrameReader:
             raise ProtocolError(f"{self._label}: the peer is at another operation; the parties are out of step")
 
 
+class Source(Protocol):
+    """What a file is sent from, piece by piece."""
+
+    def read(self, size: int, /) -> bytes | memoryview: ...
+
+
 class Transport(ABC):
     """One end of a link to the peer: framing, steps, ledger and failures; subclasses only move the bytes.
 
@@ -180,7 +187,7 @@ class Transport(ABC):
         """
         return self._step(_DATA, label, None, self._reader(_DATA, label, expect, expect or limit))
 
-    def send_file(self, label: str, source: BinaryIO) -> None:
+    def send_file(self, label: str, source: Source) -> None:
         """Send what is left of a binary file, of any length, in frames of at most CHUNK_BYTES."""
         while chunk := source.read(CHUNK_BYTES):
             self.send(label, chunk)
@@ -265,6 +272,7 @@ def frame_header(kind: int, step: int, label: str, length: int) -> bytes:
     return _HEADER.pack(_MAGIC, kind, step, label_hash(label), length)
 
 
+@functools.lru_cache(maxsize=4096)
 def label_hash(label: str) -> bytes:
     """Eight bytes that stand for an operation's name."""
     return hashlib.blake2b(label.encode(), digest_size=8).digest()

@@ -364,7 +364,7 @@ def _readiness(session: Session) -> dict[str, Any]:
     problems = dict(machine.problems)
     if not problems and not machine.supplied:
         problems["material"] = "no kit is left; is the dealer running?"
-    return {"ready": not problems, "problems": problems, "kits": machine.ready}
+    return {"ready": not problems, "problems": problems, "kits": machine.ready, "stored": len(machine.stored)}
 
 
 class _SafeHeaders:

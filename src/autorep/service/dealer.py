@@ -7,7 +7,6 @@ a restarted dealer continues with the same one and the kits already delivered st
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import queue
 import tempfile
@@ -21,6 +20,7 @@ from autorep.errors import AutorepError, HandshakeError
 from autorep.mpc.blinding import Blinding
 from autorep.mpc.comparisons import COMPARISONS, ComparisonName
 from autorep.mpc.dealer import Dealer
+from autorep.mpc.kit import KitBuffer
 from autorep.mpc.transport import Transport, handshake
 from autorep.mpc.transport_tcp import TcpTransport
 from autorep.program.files import program_hash
@@ -39,7 +39,7 @@ class _Half(NamedTuple):
     """A kit of party 1 that waits for party 0 to store its own."""
 
     name: str
-    kit: BinaryIO
+    kit: KitBuffer | BinaryIO
 
 
 @dataclass
@@ -161,10 +161,10 @@ class DealerService:
             if receive_message(transport).get("stored"):
                 self._hand_over(pair, half)
 
-    def _sink(self, size: int) -> BinaryIO:
+    def _sink(self, size: int) -> KitBuffer | BinaryIO:
         """Where a kit waits until it is delivered: in memory at its final size, a large one in a nameless file."""
         if size <= _IN_MEMORY:
-            return io.BytesIO(bytes(size))
+            return KitBuffer(size)
         return cast(BinaryIO, tempfile.TemporaryFile(dir=self._state))
 
     def _hand_over(self, pair: _Pair, half: _Half) -> None:

@@ -35,7 +35,7 @@ class Leader(Machine):
         self._line: FairQueue[str] = FairQueue()
         self._idle: deque[Hashable] = deque()
         self._busy: dict[Hashable, tuple[str, str]] = {}  # lane -> query, kit
-        self._both: set[str] = set()  # kits in both stores
+        self._both: dict[str, None] = {}  # kits in both stores, oldest first; the newest are in memory and used first
         self._fresh: set[str] = set()  # kits stored since the last comparison: party 1's half may be on its way
         self._progress: dict[str, _Progress] = {}
         self._ready: deque[str] = deque()
@@ -125,14 +125,15 @@ class Leader(Machine):
             self._refuse(key, failure)
 
     def _peer_stored(self, kits: set[str]) -> None:
-        self._both |= kits & self.stored
+        self._both.update(dict.fromkeys(sorted(kits & self.stored)))
         self._order_discard(kits - self.stored - self._progress.keys())
         self._refill()
 
     def _compare_stores(self, theirs: set[str]) -> None:
         """Both must hold a kit; what only one holds is left over from a crash and is deleted."""
         theirs -= self._progress.keys()  # party 1 has not heard yet that it must prepare them
-        self._both = theirs & self.stored
+        both = theirs & self.stored
+        self._both = {kit: None for kit in (*sorted(both - self._both.keys()), *self._both) if kit in both}
         self._order_discard(theirs - self.stored)
         lonely = self.stored - theirs - self._fresh
         self._fresh.clear()
@@ -207,7 +208,7 @@ class Leader(Machine):
         goal = settings.ready if idle else min(settings.ready, max(len(self._line), reserve))
         wanted = goal - len(self._ready) - len(self._progress)
         while self._both and wanted > 0 and not self._pause:
-            kit = self._both.pop()
+            kit, _ = self._both.popitem()
             wanted -= 1
             self.stored.discard(kit)
             self._progress[kit] = _Progress()

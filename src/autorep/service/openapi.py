@@ -100,7 +100,7 @@ def _ready() -> dict[str, Any]:
 
 
 def _ready_program() -> dict[str, Any]:
-    schema = _object(ready={"type": "boolean"}, problems={"type": "object"}, kits=_INTEGER)
+    schema = _object(ready={"type": "boolean"}, problems={"type": "object"}, kits=_INTEGER, stored=_INTEGER)
     operation = _get("This program would answer a query now", schema)
     operation["responses"]["503"] = {"description": "It would not", "content": _json(schema)}
     operation["responses"].update(_refused(404, "Not served here"))

@@ -118,7 +118,7 @@ def _move_kit(path: Path, store: Store, known: set[bytes]) -> bool:
     kit_id, moved = _header(path).kit_id, True
     try:
         if kit_id not in known:
-            with open(path, "rb") as source, store.incoming(kit_id) as sink:
+            with open(path, "rb") as source, store.incoming(kit_id, path.stat().st_size) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
     except UsedError:
         moved = False

@@ -135,7 +135,7 @@ class Session(ABC):
     ) -> None:
         self.machine, self.program, self.hash, self.settings = machine, program, program_hash, settings
         self.metrics = metrics.of(program_hash)
-        self.store = Store(store_folder, bytes.fromhex(program_hash))
+        self.store = Store(store_folder, bytes.fromhex(program_hash), settings.ready)
         self.blinding = read_blinding(store_folder)
         self.kit_bytes = kit_bytes(program, self.index, 1, settings.comparison)
         self.party: Party | None = None
@@ -152,7 +152,10 @@ class Session(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
         machine.stored = self._stored_ids()
-        self._count()
+        self.metrics.stored.set_function(lambda: len(machine.stored))
+        self.metrics.ready.set_function(lambda: machine.ready)
+        self.metrics.waiting.set_function(lambda: len(machine.waiting))
+        self.metrics.running.set_function(lambda: len(machine.running))
         if self.store.turned_away:
             self.metrics.kits_refused("used", self.store.turned_away)
             event("kits deleted that the record does not know as unused", kits=self.store.turned_away)
@@ -249,7 +252,6 @@ class Session(ABC):
                     self.cut_links(epoch)
                 case Fetch():
                     self.wanted.set()
-        self._count()
 
     def _run(self, lane: Lane, key: str, kit_id: str) -> None:
         query = self._queries[key]
@@ -284,12 +286,6 @@ class Session(ABC):
             query.future.set_result(outcome)
         else:
             query.future.set_exception(outcome)
-
-    def _count(self) -> None:
-        self.metrics.stored.set(len(self.machine.stored))
-        self.metrics.ready.set(self.machine.ready)
-        self.metrics.waiting.set(len(self.machine.waiting))
-        self.metrics.running.set(len(self.machine.running))
 
     # ------------------------------------------------------------------ queries, from the API
 
@@ -356,7 +352,7 @@ class Session(ABC):
     def put(self, kit_id: str, pieces: Iterator[memoryview]) -> bool:
         """Store a kit; from a link's thread. False when the disk would not take it."""
         try:
-            with self.store.incoming(bytes.fromhex(kit_id)) as sink:
+            with self.store.incoming(bytes.fromhex(kit_id), self.kit_bytes) as sink:
                 for piece in pieces:
                     sink.write(piece)
         except (MaterialError, OSError) as error:
