@@ -59,9 +59,14 @@ class BlindedModel(Preparation):
         """Open F of one parameter."""
         label, link = f"{operation.op.name}.{name}", self._exchange.transport
         link.phase = "offline"
-        masked = share + blinding_share(self._seed, label, share.shape)
-        self._opened[label] = operation.pack(name, self._exchange.open(label, [(masked, 64)])[0])
+        opened = self._exchange.open(label, [(self._blinded(label, share), 64)])[0]
         link.phase = "online"
+        self._opened[label] = operation.pack(name, opened)
+
+    def _blinded(self, label: str, share: np.ndarray) -> np.ndarray:
+        blinded = blinding_share(self._seed, label, share.shape)
+        blinded += share  # in place: the largest weights set the peak of a server's memory
+        return blinded
 
     def source(self, kit: bytes | memoryview) -> KitSource:
         """The reader of one kit, which must be whole and made under this blinding."""

@@ -24,7 +24,7 @@ class Exchange:
 
         Every share carries a one-time mask uniform in the very ring that is opened.
         """
-        packed = [_native.pack(share.reshape(-1), bits) for share, bits in parts]
+        packed = [_packed(share.reshape(-1), bits) for share, bits in parts]
         payload = packed[0] if len(packed) == 1 else np.concatenate(packed)
         received = np.frombuffer(self.transport.exchange(label, payload.data, payload.nbytes), np.uint8)
         opened, offset = [], 0
@@ -39,3 +39,8 @@ class Exchange:
         """Reveal bits of which each party holds an xor share, 64 to a word."""
         received = self.transport.exchange(label, np.ascontiguousarray(words).reshape(-1).data, words.nbytes)
         return words ^ np.frombuffer(received, np.uint64).reshape(words.shape)
+
+
+def _packed(share: np.ndarray, bits: int) -> np.ndarray:
+    """The share as it travels; whole words as they are."""
+    return share.view(np.uint8) if bits == 64 else _native.pack(share, bits)
