@@ -83,6 +83,13 @@ class Builder:
                 self.parameters[f"{op.name}.{name}"] = self.rng.uniform(low, high, shape[0])
         return op
 
+    def sign(self, **fields) -> ir.Op:
+        """Of the last sum, compared at 8 fractional bits; the wire has as many as all others."""
+        options = {"kept_frac": 8, "window": 15, **fields}
+        return self.add(
+            ir.Sign, shape=self.last.shape, kind="wire", bits=BITS, frac=F, open_bits=BITS, in_frac=2 * F, **options
+        )
+
     def affine(self) -> ir.Op:
         op = self.add(ir.Affine, shape=self.last.shape, kind="sum", bits=BITS, frac=2 * F, weight_frac=F)
         self.parameters[f"{op.name}.weight"] = self.rng.normal(0, 1, op.shape[0])
@@ -150,6 +157,8 @@ def mixed_program(seed: int, kept: float = 0.3) -> ir.Program:
     b.concat(b.last, pooled)
     b.conv(6, stride=2, dilation=1)
     b.activation(kept)
+    b.conv(4)
+    b.sign()
     b.head(5)
     assert first.kind == "wire"
     return b.program()

@@ -162,6 +162,20 @@ def _keys(program, source, c, operands, result0, result1) -> None:
                 np.testing.assert_array_equal(reduce(total, ring), reduce(below * value, ring))
 
 
+def _bit_keys(program, source, c, operands, result0, result1) -> None:
+    (big_r,) = operands
+    sigma, alpha = (big_r >> U64(c.window)) & U64(1), big_r & low_bits(c.window)
+    assert result0.aes_keys == result1.aes_keys
+    np.testing.assert_array_equal(reduce(result0.sigma + result1.sigma, c.bits), sigma)
+    for x in (alpha, (alpha - U64(1)) & low_bits(c.window), alpha >> U64(1)):
+        paid = [
+            _native.dcf_eval(party, x, c.window, 1, c.bits, result.root, result.keys, result.aes_keys)[:, 2]
+            for party, result in enumerate((result0, result1))
+        ]
+        below = (U64(1) - U64(2) * sigma) * (x < alpha)
+        np.testing.assert_array_equal(reduce(paid[0] + paid[1], c.bits), reduce(below, c.bits))
+
+
 def _sign_keys(program, source, c, operands, result0, result1) -> None:
     (big_r,) = operands
     assert result0.aes_keys == result1.aes_keys
@@ -185,4 +199,5 @@ _CHECKS = {
     verbs.Selection: _selection,
     verbs.ComparisonKeys: _keys,
     verbs.SignKeys: _sign_keys,
+    verbs.BitKeys: _bit_keys,
 }

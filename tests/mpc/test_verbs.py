@@ -23,7 +23,7 @@ from tests.mpc.toy_source import OpenPreparation
 
 COMMON = {verbs.Mask, verbs.Truncation, verbs.Product, verbs.LinearImage, verbs.Quadratic}
 OF_COMPARISON = {
-    "dcf": {verbs.ComparisonKeys},
+    "dcf": {verbs.ComparisonKeys, verbs.BitKeys},
     "short": {verbs.SignKeys, verbs.Selection},
     "bits": {verbs.Bits, verbs.BitTriples, verbs.Selection},
 }

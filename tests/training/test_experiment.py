@@ -152,6 +152,14 @@ def test_figure_6_holds(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "fig6" / "result.json").read_text())["errors"]["square"] == pytest.approx(8.486, 1e-3)
 
 
+def test_a_binary_network_stands_beside_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["experiment", "xonn", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "xonn" / "result.json").read_text())["networks"]
+    assert rows[0]["signs"] == rows[0]["comparisons"] == 173_056
+    assert rows[0]["offline_bytes"] < 0.5 * rows[2]["offline_bytes"]  # a bit is paid out, not a number
+
+
 @pytest.mark.slow
 def test_a_grid_runs_on_a_local_ray_cluster_of_two_workers(baseline, tmp_path):
     ray = pytest.importorskip("ray")

@@ -14,6 +14,7 @@ WORDS = {
     "Linear": "linear",
     "Affine": "scale and shift",
     "Activation": "activation",
+    "Sign": "activation",
     "Requantize": "requantise",
     "MaxPool": "max pooling",
     "Product": "product",

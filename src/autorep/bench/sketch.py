@@ -9,7 +9,7 @@ from autorep.bench.networks import KINDS, spread_
 from autorep.compiler.compile import sketch_program
 from autorep.errors import BudgetError
 from autorep.program.ir import Program
-from autorep.replacement import replace_activations_
+from autorep.replacement import count_relus, replace_activations_
 
 
 def sketch(
@@ -20,9 +20,9 @@ def sketch(
     size = image_size or spec.image_size
     model = models.create(network, classes, size).eval()
     example = torch.zeros(2, spec.channels, size, size)
-    replacement = replace_activations_(model, example, kinds=KINDS)
+    total = count_relus(model, example, KINDS)["total"]
     if relus is not None:
-        if not 0 <= relus <= replacement.total:
-            raise BudgetError(f"{network} at {size}×{size} has {replacement.total:,} ReLUs; cannot keep {relus:,}")
-        spread_(replacement, relus)
+        if not 0 <= relus <= total:
+            raise BudgetError(f"{network} at {size}×{size} has {total:,} ReLUs; cannot keep {relus:,}")
+        spread_(replace_activations_(model, example, kinds=KINDS), relus)
     return sketch_program(model, example)

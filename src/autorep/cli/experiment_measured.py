@@ -67,7 +67,36 @@ def cost(path: Path, folder: Path) -> int:
     return _tell(document, rows, head, verdicts, {"seconds": dict(zip(map(str, document["relus"]), seconds))}, folder)
 
 
-MEASURED: dict[str, Callable[[Path, Path], int]] = {"errors": errors, "cost": cost}
+def networks(path: Path, folder: Path) -> int:
+    """What one private inference of different networks sends, prepares and takes."""
+    from autorep import models
+    from autorep.bench.sketch import sketch
+    from autorep.mpc import cost as model
+    from autorep.program.ir import Sign
+
+    document = _read(path, {"network"})
+    rows, found = [], []
+    for entry in document["network"]:
+        program = sketch(entry["model"], relus=entry.get("relus"))
+        counted = model.cost(program).to_json()
+        signs = sum(op.size for op in program.ops if isinstance(op, Sign))
+        seconds = {link: row["seconds"] for link, row in counted["latency"].items()}
+        facts = {key: counted[key] for key in ("rounds", "online_bytes_per_party", "offline_bytes", "comparisons")}
+        found.append({**entry, "signs": signs, **facts, "seconds": seconds})
+        units = f"{signs:,} signs" if signs else f"{program.relu_count:,} ReLUs"
+        sizes = (f"{facts[key] / 1e6:.1f} MB" for key in ("online_bytes_per_party", "offline_bytes"))
+        rows.append(
+            (f"{models.title(entry['model'])}, {units}", facts["rounds"], *sizes, *map(_seconds, seconds.values()))
+        )
+    head = ("network", "rounds", "online", "prepared", *seconds)
+    return _tell(document, rows, head, [], {"networks": found}, folder)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s"
+
+
+MEASURED: dict[str, Callable[[Path, Path], int]] = {"errors": errors, "cost": cost, "networks": networks}
 
 
 def _read(path: Path, needed: set[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from autorep.compiler.binary import whole_numbers
 from autorep.compiler.draft import Draft
 from autorep.compiler.export import plain_module
 from autorep.compiler.fold import fold_affine
@@ -118,6 +119,7 @@ def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | N
     if normalize is not None:
         _insert_normalization(draft, *normalize)
     fold_affine(draft)
+    whole_numbers(draft)
     draft = assign_kinds(draft)
     for key in draft.parameters:  # copied, because weights that were not folded are still the model's own memory
         draft.parameters[key] = draft.parameters[key].astype(np.float32)

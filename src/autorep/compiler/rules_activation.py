@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from autorep.activations import ACTIVATIONS, Kind
+from autorep.compiler.draft import DRAFT_FRAC
 from autorep.compiler.live import Live, Unsupported
 from autorep.compiler.piecewise import spline
 from autorep.compiler.rules_pointwise import add, sub
 from autorep.compiler.translate import Rule, Translator, array, rule
 from autorep.errors import UnsupportedOpError
-from autorep.program.ir import Add
+from autorep.program.ir import Add, Sign
 
 NO_CUBE = 1e-3  # of the coefficient of x⁴: what rounding leaves of a cubic term
 ROUNDING = 1e-5  # of coefficients held in float32 around a channel's mean
@@ -116,6 +117,14 @@ def leaky(to: Translator, x: Live, slope: Any) -> Live:
     rest = to.affine(x, slope, 0.0), to.affine(positive, 1.0 - np.asarray(slope), 0.0)
     to.path = f"{path}.sum"
     return to.append(Add, rest, x.image_shape)
+
+
+@rule("sign")
+def sign(to: Translator, x: Live) -> Live:
+    """1 or −1: one comparison an element. torch says 0 at exactly 0, here that is 1."""
+    return to.append(
+        Sign, [x], x.image_shape, kind="wire", frac=0, open_bits=0, in_frac=0, kept_frac=DRAFT_FRAC, window=0
+    )
 
 
 @rule("maximum")

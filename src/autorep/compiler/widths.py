@@ -8,9 +8,11 @@ Rules (f is the program's number of fractional bits):
   bits, more where its values are small, fewer where they are large, so that its precision follows them;
 * weights have f fractional bits, more where they are small, fewer where they are so large that nothing else fits;
 * a quadratic's opening B takes bits + quad_shift <= 64, which bounds the precision inside the quadratic;
-* a comparison's payload takes 2·bits + wrap bits <= 128.
+* a comparison's payload takes 2·bits + wrap bits <= 128;
+* whole weights on a wire of whole numbers (binary layers) have no fractional bits.
 
-Widths up to 44 are rounded up to 44, where the convolution kernels are at their best.
+Widths up to 44 are rounded up to 44, where the convolution kernels are at their best, except between signs, whose keys
+and openings shrink with them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from autorep.compiler.binary import is_whole, largest_count
 from autorep.compiler.draft import DRAFT_FRAC, Draft
 from autorep.compiler.piecewise import spline
 from autorep.compiler.ranges import Calibration
@@ -41,15 +44,17 @@ from autorep.program.ir import (
     Op,
     Product,
     Requantize,
+    Sign,
     SumPool,
 )
 
-OPENED = (Input, Activation, Requantize)  # what gives a wire its scale
+OPENED = (Input, Activation, Requantize, Sign)  # what gives a wire its scale
 
 FRACTIONS = (16, 15, 14, 13, 12)  # tried in this order
 COMMON_BITS = 44
 QUADRATIC_BITS = 32  # least lead_frac + 2·quad_frac; below, a quadratic is too coarse to be useful
 SLOPE_FRAC = 7  # of splines
+SIGN_FRAC = 12  # at which a sum that is not whole is compared for its sign
 WIDEST_BITS = 46  # of a sum whose weights get extra fractional bits
 HARD_BITS = 60  # of a sum whose weights lose fractional bits to fit
 DCF_PAYLOAD_BITS = 128
@@ -116,6 +121,8 @@ def headroom(ops: Sequence[Op], calibration: Calibration) -> list[Headroom]:
             if op.kept_count:
                 reach = 2.0 ** (op.window - op.kept_frac) - max(abs(k) for k in op.knots) * 2.0**-op.kept_frac
                 limits.append((calibration.activations[op.name].kept_largest, reach, "window"))
+        elif isinstance(op, Sign):
+            limits.append((largest, 2.0 ** (op.window - op.kept_frac), "window"))
         elif isinstance(op, Requantize):
             source = by_name[op.inputs[0]]
             power = op.bits - 1 - op.frac if op.one_round else op.open_bits - 2 - source.frac
@@ -141,6 +148,7 @@ class _Planner:
         self.needs: dict[str, int] = dict.fromkeys(self.ops, 0)
         self.wire_fracs = self._wire_fracs()
         self.reach = self._reaches()
+        self.narrow = self._between_signs()
 
     def run(self) -> list[Op]:
         for name in self.ops:
@@ -169,6 +177,18 @@ class _Planner:
                 reach[source] = max(reach[source], furthest)
         return reach
 
+    def _between_signs(self) -> set[str]:
+        """Results that only signs read, perhaps after layers that open nothing."""
+        readers: dict[str, list[Op]] = {name: [] for name in self.ops}
+        narrow: set[str] = set()
+        for op in reversed(self.ops.values()):
+            own = readers[op.name]
+            if own and all(isinstance(r, Sign) or (r.name in narrow and not isinstance(r, OPENED)) for r in own):
+                narrow.add(op.name)
+            for source in op.inputs:
+                readers[source].append(op)
+        return narrow
+
     def _wire_fracs(self) -> dict[str, int]:
         """Fractional bits of every wire that is opened, one number for all that meet in one tensor."""
         groups: dict[str, set[str]] = {}
@@ -188,6 +208,8 @@ class _Planner:
 
     def _wire_frac(self, group: set[str]) -> int:
         """f; more for small values and fewer for large ones, as far as splines and quadratics among them allow."""
+        if all(isinstance(self.ops[name], Sign) for name in group):
+            return 0
         values = [self.calibration.values[name] for name in group]
         activations = [op for op in map(self.ops.__getitem__, group) if isinstance(op, Activation)]
         furthest = max(value.largest for value in values)
@@ -217,6 +239,9 @@ class _Planner:
             case Activation():
                 frac = min(self.wire_fracs[name], sources[0].frac)
                 self._update(name, in_frac=sources[0].frac, frac=frac, **self._lines(op, frac))
+            case Sign():
+                whole = min(SIGN_FRAC, sources[0].frac)
+                self._update(name, in_frac=sources[0].frac, frac=self.wire_fracs[name], kept_frac=whole)
             case Requantize():
                 frac = min(self.wire_fracs[name], sources[0].frac)
                 self._update(name, frac=frac, shift=sources[0].frac - frac)
@@ -236,6 +261,9 @@ class _Planner:
         HARD_BITS takes bits away instead.
         """
         weight = self.draft.parameter(op.name, "weight")
+        on_counts = op.name in self.narrow and not self.ops[op.inputs[0]].frac
+        if on_counts and is_whole(weight, self.draft.parameter(op.name, "bias")):
+            return 0
         fan_in = math.prod(weight.shape[1:])
         square = self.calibration.values[op.inputs[0]].square
         error = 0.29 * math.sqrt(fan_in * square) * 2.0 ** (-self.f)
@@ -272,7 +300,7 @@ class _Planner:
         need = self.needs[name]
         if op.kind == "wire" or name == next(reversed(self.ops)):
             need = max(need, op.frac + self._integer_bits(seen.largest) + 1)
-        bits = 64 if isinstance(op, Input) else _round_width(need)
+        bits = 64 if isinstance(op, Input) else need if name in self.narrow else _round_width(need)
         if bits > 64:
             raise _DoesNotFit(f"{self._describe(op)}: {bits} bits are needed, 64 are there")
         self._update(name, bits=bits)
@@ -280,6 +308,8 @@ class _Planner:
         match op:
             case Activation():
                 passed_on = self._activation_widths(name)
+            case Sign():
+                passed_on = self._sign_widths(name)
             case Requantize():
                 passed_on = self._requantize_widths(name)
             case MaxPool():
@@ -290,10 +320,19 @@ class _Planner:
 
     def _open_bits(self, op: Op) -> int:
         source = self.ops[op.inputs[0]]
-        open_bits = _round_width(source.frac + self._integer_bits(self.reach[source.name]) + 2)
+        needed = source.frac + (self._whole_bits(source) or self._integer_bits(self.reach[source.name])) + 2
+        open_bits = max(needed, 4) if isinstance(op, Sign) else _round_width(needed)
         if open_bits > 62:
             raise _DoesNotFit(f"{self._describe(source)}: opening it takes {open_bits} bits, 62 are there")
         return open_bits
+
+    def _whole_bits(self, op: Op) -> int:
+        """I with |y| < 2**I for every input of a binary layer; 0 for any other."""
+        if not isinstance(op, Conv | Linear) or op.weight_frac or op.name not in self.narrow:
+            return 0
+        weight, bias = (self.draft.parameter(op.name, key) for key in ("weight", "bias"))
+        furthest = np.abs(weight).reshape(len(weight), -1).sum(axis=1).max() * largest_count(self.ops, op.inputs[0])
+        return int(furthest + np.abs(bias).max()).bit_length()
 
     def _requantize_widths(self, name: str) -> int:
         op = self.ops[name]
@@ -308,8 +347,15 @@ class _Planner:
         op = self.ops[name]
         if isinstance(op, Input):
             return True
-        opens = isinstance(op, Activation | Requantize | MaxPool)
+        opens = isinstance(op, Activation | Sign | Requantize | MaxPool)
         return not opens and all(self._only_from_input(source) for source in op.inputs)
+
+    def _sign_widths(self, name: str) -> int:
+        op = self.ops[name]
+        assert isinstance(op, Sign)
+        open_bits = self._open_bits(op)
+        self._update(name, open_bits=open_bits, window=open_bits - 2 - op.in_frac + op.kept_frac)
+        return open_bits
 
     def _activation_widths(self, name: str) -> int:
         op = self.ops[name]

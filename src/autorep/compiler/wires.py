@@ -20,6 +20,7 @@ from autorep.program.ir import (
     Op,
     Product,
     Requantize,
+    Sign,
     SumPool,
 )
 
@@ -40,7 +41,7 @@ def assign_kinds(draft: Draft) -> Draft:
         inputs = op.inputs
         if isinstance(op, NEEDS_WIRES) or (isinstance(op, Gather) and len(inputs) > 1):
             inputs = tuple(_as_wire(result, name) for name in inputs)
-        elif isinstance(op, Activation):
+        elif isinstance(op, Activation | Sign):
             inputs = tuple(_as_sum(result, name) for name in inputs)
         kind: Kind = "wire"
         if isinstance(op, GIVES_SUMS):

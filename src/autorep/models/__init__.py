@@ -54,6 +54,8 @@ REGISTRY: dict[str, ModelSpec] = {
     "resnet56": ModelSpec("ResNet-56", "resnet", 3, 32, 10),
     "wide_resnet22_8": ModelSpec("WideResNet-22-8", "wide_resnet", 3, 32, 100),
     "balanced": ModelSpec("ReLU-balanced network", "balanced", 3, 32, 10, sized=True),
+    "binary_digits": ModelSpec("binary digits network", "binary", 1, 8, 10),
+    "binary_cifar": ModelSpec("binary CIFAR network (BC1)", "binary", 3, 32, 10),
     "efficientnet_b2": ModelSpec("EfficientNet-B2", "efficientnet", 3, 224, 1000),
     "efficientnet_lite0": ModelSpec("EfficientNet-Lite0", "efficientnet_lite", 3, 224, 1000, sized=True),
     "efficientnet_lite2": ModelSpec("EfficientNet-Lite2", "efficientnet_lite", 3, 260, 1000, sized=True),

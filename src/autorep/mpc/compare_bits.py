@@ -60,7 +60,7 @@ class BitSigns(SignProtocol):
     def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> Any:
         planes = source.draw(self._bits, big_r)
         triples = [source.draw(triples) for triples in self._triples]
-        return (big_r, wrap), planes, triples, source.draw(self._selection.correlation, big_r, wrap)
+        return (big_r, wrap), planes, triples, self._selection.correlate(source, big_r, wrap)
 
     def relu(
         self, exchange: Exchange, material: Any, points: Sequence[np.ndarray], lifted: np.ndarray, wrap_shift: int
@@ -68,6 +68,10 @@ class BitSigns(SignProtocol):
         truncation, planes, triples, selection = material
         signs = self._signs(exchange, planes, triples, points)
         return self._selection.relu(exchange, signs, truncation, selection, points, lifted, wrap_shift)
+
+    def nonnegative(self, exchange: Exchange, material: Any, points: Sequence[np.ndarray]) -> list[np.ndarray]:
+        _, planes, triples, selection = material
+        return self._selection.nonnegative(exchange, self._signs(exchange, planes, triples, points), selection)
 
     def _signs(
         self, exchange: Exchange, planes: np.ndarray, triples: Sequence[Any], points: Sequence[np.ndarray]

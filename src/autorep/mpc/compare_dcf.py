@@ -11,6 +11,7 @@ x and secret α, β; either key alone is pseudorandom and says nothing about the
 
 Rounds: 0. Online: 2n AES calls per element and point. Dealer to each party: n·(16 + v) + v + ⌈n/8⌉ bytes a key,
 v = ⌈(2·bits + wrap_bits)/8⌉ (654 bytes for n = 22, bits = 44, wrap_bits = 16), and [σ], [σR], [σm] to P1.
+Where the bit [t >= 0] alone is wanted, the payload is 1 − 2σ, v = ⌈(bits + 2)/8⌉ (220 bytes for n = 12, bits = 14).
 A key may be evaluated at several public points (knots), so a piecewise-linear function needs one key an element.
 Exact for |t| < 2**n; nobody learns anything.
 """
@@ -27,7 +28,7 @@ from autorep.mpc.online import Exchange
 from autorep.mpc.ring import U64, low_bits
 from autorep.mpc.signs import SignProtocol
 from autorep.mpc.sizes import Round
-from autorep.mpc.verbs import ComparisonKeys, KeyShares, Source
+from autorep.mpc.verbs import BitKeys, BitKeyShares, ComparisonKeys, KeyShares, Source
 
 
 class DcfSigns(SignProtocol):
@@ -36,12 +37,17 @@ class DcfSigns(SignProtocol):
     def rounds(self) -> Iterator[Round]:
         yield from ()
 
-    def correlations(self) -> Iterator[ComparisonKeys]:
+    def correlations(self) -> Iterator[ComparisonKeys | BitKeys]:
         batch = self.batch
-        yield ComparisonKeys(f"{batch.label}/dcf", batch.count, batch.window, batch.bits, batch.wrap_bits)
+        if batch.pays == "bit":
+            yield BitKeys(f"{batch.label}/dcf", batch.count, batch.window, batch.bits)
+        else:
+            yield ComparisonKeys(f"{batch.label}/dcf", batch.count, batch.window, batch.bits, batch.wrap_bits)
 
     def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> Any:
         (keys,) = self.correlations()
+        if isinstance(keys, BitKeys):
+            return source.draw(keys, big_r)
         return big_r, wrap, source.draw(keys, big_r, wrap)
 
     def relu(
@@ -61,4 +67,15 @@ class DcfSigns(SignProtocol):
                     64, 64 - wrap_shift,
                 )
             )  # fmt: skip
+        return results
+
+    def nonnegative(self, exchange: Exchange, material: Any, points: Sequence[np.ndarray]) -> list[np.ndarray]:
+        n, bits, one = self.batch.window, self.batch.bits, U64(1 - exchange.party)
+        keys: BitKeyShares = material
+        results = []
+        for point in points:
+            x, flip = point & low_bits(n), U64(1) ^ ((point >> U64(n)) & U64(1))
+            paid = _native.dcf_eval(exchange.party, x, n, 1, bits, keys.root, keys.keys, keys.aes_keys)[:, 2]
+            bit = paid + keys.sigma
+            results.append(np.where(flip.astype(bool), one - bit, bit))
         return results

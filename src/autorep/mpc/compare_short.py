@@ -43,15 +43,22 @@ class ShortSigns(SignProtocol):
 
     def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> Any:
         keys = source.draw(self._keys, big_r)
-        return (big_r, wrap), keys, source.draw(self._selection.correlation, big_r, wrap)
+        return (big_r, wrap), keys, self._selection.correlate(source, big_r, wrap)
 
     def relu(
         self, exchange: Exchange, material: Any, points: Sequence[np.ndarray], lifted: np.ndarray, wrap_shift: int
     ) -> list[np.ndarray]:
-        keys: SignKeyShares
         truncation, keys, selection = material
-        signs = [
-            _native.sign_eval(exchange.party, point, self.batch.window, keys.root, keys.keys, keys.aes_keys)
-            for point in points
-        ]
-        return self._selection.relu(exchange, np.stack(signs), truncation, selection, points, lifted, wrap_shift)
+        signs = self._signs(exchange, keys, points)
+        return self._selection.relu(exchange, signs, truncation, selection, points, lifted, wrap_shift)
+
+    def nonnegative(self, exchange: Exchange, material: Any, points: Sequence[np.ndarray]) -> list[np.ndarray]:
+        _, keys, selection = material
+        return self._selection.nonnegative(exchange, self._signs(exchange, keys, points), selection)
+
+    def _signs(self, exchange: Exchange, keys: SignKeyShares, points: Sequence[np.ndarray]) -> np.ndarray:
+        """Step 2, as planes (points, words)."""
+        window = self.batch.window
+        return np.stack(
+            [_native.sign_eval(exchange.party, p, window, keys.root, keys.keys, keys.aes_keys) for p in points]
+        )

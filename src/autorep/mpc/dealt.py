@@ -22,7 +22,15 @@ from autorep.mpc.operations import Operation
 from autorep.mpc.ring import U64, low_bits, reduce
 from autorep.mpc.sizes import Item
 from autorep.mpc.tape import DealerTape, PartyTape
-from autorep.mpc.verbs import Correlation, KeyShares, QuadraticShares, SelectionShares, SignKeyShares, Source
+from autorep.mpc.verbs import (
+    BitKeyShares,
+    Correlation,
+    KeyShares,
+    QuadraticShares,
+    SelectionShares,
+    SignKeyShares,
+    Source,
+)
 
 Fixed = Mapping[str, Any]  # "<op>.<parameter>" -> packed B at the dealer, packed F at a server
 
@@ -228,6 +236,34 @@ class ComparisonKeys(_Products):
         return KeyShares(root, keys, aes_keys, *self._read_products(tape, (self._c.count,)))
 
 
+class BitKeys(Dealt):
+    """The kernel's payload is three numbers; the one that is wanted is the third, the others have one bit and are 0."""
+
+    def __init__(self, c: verbs.BitKeys) -> None:
+        self._c = c
+        key_bits = 8 * _native.dcf_key_bytes(c.window, 1, c.bits)
+        self._root = Item(f"{c.label}/root", "mask", 2 * c.count, 64)
+        self._keys = Item(f"{c.label}/keys", "keys", c.count, key_bits)
+        self._sigma = Item(f"{c.label}/s", "share", c.count, c.bits)
+        self.items = [self._root, self._keys, self._sigma]
+
+    def deal(self, tape: DealerTape, fixed: Fixed, big_r: np.ndarray) -> None:
+        c = self._c
+        window = big_r & low_bits(c.window + 1)
+        sigma, alpha = window >> U64(c.window), window & low_bits(c.window)
+        beta = np.zeros((c.count, 3), np.uint64)
+        beta[:, 2] = reduce(U64(1) - U64(2) * sigma, c.bits)
+        root0, root1 = (root.reshape(c.count, 2) for root in tape.own_streams(self._root))
+        keys = _native.dcf_gen(alpha, beta, c.window, 1, c.bits, root0, root1, tape.aes_keys())
+        tape.keys(self._keys, keys)
+        tape.share(self._sigma, sigma)
+
+    def read(self, tape: PartyTape, fixed: Fixed, big_r: np.ndarray) -> BitKeyShares:
+        root, aes_keys = tape.mask(self._root).reshape(-1, 2), tape.aes_keys()
+        keys = tape.keys(self._keys)
+        return BitKeyShares(root, keys, aes_keys, tape.share(self._sigma))
+
+
 class SignKeys(Dealt):
     """As `ComparisonKeys`, without products."""
 
@@ -255,6 +291,7 @@ DEALT: dict[type[Correlation], type[Dealt]] = {
     verbs.BitTriples: BitTriples,
     verbs.Selection: Selection,
     verbs.ComparisonKeys: ComparisonKeys,
+    verbs.BitKeys: BitKeys,
     verbs.SignKeys: SignKeys,
 }
 

@@ -1,4 +1,4 @@
-"""From a shared sign to a ReLU: one opened bit under a one-time bit, then everything is local.
+"""From a shared sign to a ReLU, or to a bit: one opened bit under a one-time bit, then everything is local.
 
 The sign s = [t < 0] of t = T − R + c·m·2**k is shared by exclusive or, δ is a one-time bit (`verbs.Selection`).
 
@@ -20,7 +20,7 @@ from autorep.mpc.online import Exchange
 from autorep.mpc.ring import U64
 from autorep.mpc.signs import SignBatch
 from autorep.mpc.sizes import Part, Round
-from autorep.mpc.verbs import Selection, SelectionShares
+from autorep.mpc.verbs import Selection, SelectionShares, Source
 
 
 class SignSelection:
@@ -30,6 +30,19 @@ class SignSelection:
         self._batch = batch
         self.correlation = Selection(f"{batch.label}/select", batch.count, batch.points, batch.bits, batch.wrap_bits)
         self.round = Round(f"{batch.label}/sign", (Part(batch.points * ((batch.count + 63) // 64), 64),))
+
+    def correlate(self, source: Source, big_r: np.ndarray, wrap: np.ndarray) -> SelectionShares:
+        """Draw δ and its products, of which none is wanted where a bit is paid out."""
+        if self._batch.pays == "bit":
+            big_r = np.zeros_like(big_r)
+        shares: SelectionShares = source.draw(self.correlation, big_r, wrap)
+        return shares
+
+    def nonnegative(self, exchange: Exchange, signs: np.ndarray, shares: SelectionShares) -> list[np.ndarray]:
+        """Shares of 1 − s at every point from xor shares of its sign, as planes (points, words)."""
+        opened, one = exchange.open_xor(self.round.label, signs ^ shares.planes), U64(1 - exchange.party)
+        flags = [_native.from_bit_planes(row.reshape(1, -1), self._batch.count).astype(bool) for row in opened]
+        return [np.where(flag, delta, one - delta) for flag, delta in zip(flags, shares.delta)]
 
     def relu(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class SignBatch:
         bits: ring of the shares that come out.
         wrap_bits: ring of the wrap bit's share; 0 when no wrap bit enters.
         points: offsets (knots) at which the same value is compared.
+        pays: what is wanted of a value: shares of relu(t), or of the bit [t >= 0] alone.
     """
 
     label: str
@@ -31,10 +32,11 @@ class SignBatch:
     bits: int
     wrap_bits: int
     points: int = 1
+    pays: Literal["relu", "bit"] = "relu"
 
 
 class SignProtocol(ABC):
-    """Shares of relu(t) for one batch of signs; described and executed as an `operations.base.Operation` is."""
+    """Shares of relu(t), or of [t >= 0], for one batch of signs; described and executed as an `Operation` is."""
 
     def __init__(self, batch: SignBatch) -> None:
         self.batch = batch
@@ -62,3 +64,7 @@ class SignProtocol(ABC):
             lifted: the public bits c.
             wrap_shift: k.
         """
+
+    @abstractmethod
+    def nonnegative(self, exchange: Exchange, material: Any, points: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Shares of [t >= 0], t = T − R, at every point; of a batch that pays out the bit."""

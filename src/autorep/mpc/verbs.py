@@ -164,6 +164,23 @@ class KeyShares(NamedTuple):
 
 
 @dataclass(frozen=True)
+class BitKeys(Correlation):
+    """draw(R) -> BitKeyShares: as ComparisonKeys, but a key pays out (1 − 2σ)·[x < α] alone, mod 2**bits."""
+
+    window: int
+    bits: int
+
+
+class BitKeyShares(NamedTuple):
+    """DCF root, keys and their public AES keys; σ mod 2**bits."""
+
+    root: np.ndarray
+    keys: np.ndarray
+    aes_keys: bytes
+    sigma: np.ndarray
+
+
+@dataclass(frozen=True)
 class SignKeys(Correlation):
     """draw(R) -> SignKeyShares: a short key of every element.
 

@@ -32,6 +32,7 @@ from autorep.program.ir import (
     Product,
     Program,
     Requantize,
+    Sign,
     SumPool,
     decode,
     encode,
@@ -152,12 +153,20 @@ class FixedProgram:
                 return self._requantize(op, x, rounding)
             case Activation():
                 return self._activation(op, x, rounding)
+            case Sign():
+                return self._sign(op, x, rounding)
         raise TypeError(f"no fixed-point rule for {type(op).__name__} {op.name!r}")
 
     def _requantize(self, op: Requantize, x: np.ndarray, rounding: Rounding) -> np.ndarray:
         y = x.reshape(len(x), op.size)
         mask = rounding.mask(op.name, "a", y.shape, op.open_bits, op.shift)
         return _open(y, mask, op.open_bits, op.shift).reshape(x.shape)
+
+    def _sign(self, op: Sign, x: np.ndarray, rounding: Rounding) -> np.ndarray:
+        y, shift = x.reshape(len(x), op.size), op.in_frac - op.kept_frac
+        t = _open(y, rounding.mask(op.name, "a", y.shape, op.open_bits, shift), op.open_bits, shift)
+        negative = (t >> np.uint64(op.window)) & np.uint64(1)
+        return ((np.uint64(1) - np.uint64(2) * negative) << np.uint64(op.frac)).reshape(x.shape)
 
     def _activation(self, op: Activation, x: np.ndarray, rounding: Rounding) -> np.ndarray:
         y = x.reshape(len(x), op.size)

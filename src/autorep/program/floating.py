@@ -22,6 +22,7 @@ from autorep.program.ir import (
     Product,
     Program,
     Requantize,
+    Sign,
     SumPool,
 )
 from autorep.program.windows import convolution, windows
@@ -86,6 +87,8 @@ def _apply(op: Op, inputs: list[np.ndarray], own: dict[str, np.ndarray]) -> np.n
             return x
         case Activation():
             return _activation(op, x, own)
+        case Sign():
+            return np.where(x >= 0, x.dtype.type(1), x.dtype.type(-1))
     raise TypeError(f"no float rule for {type(op).__name__} {op.name!r}")
 
 

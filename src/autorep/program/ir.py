@@ -228,6 +228,22 @@ class Activation(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sign(Op):
+    """1 where a sum is 0 or more, −1 elsewhere: the activation of a binary network.
+
+    Attributes:
+        open_bits: ring of opening A, as of an Activation.
+        kept_frac: fractional bits of y where it is compared.
+        window: n, bits of the comparison: exact for |y| < 2**(window − kept_frac).
+    """
+
+    open_bits: int
+    in_frac: int
+    kept_frac: int
+    window: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class MaxPool(Op):
     """Maximum over windows of a wire: a tournament of comparisons, ceil(log2(kernel area)) openings.
 
@@ -269,6 +285,7 @@ OP_TYPES: dict[str, type[Op]] = {
         Product,
         Requantize,
         Activation,
+        Sign,
         MaxPool,
     )
 }

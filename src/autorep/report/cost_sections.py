@@ -18,6 +18,7 @@ PARTS = {
     "Linear": "linear layers",
     "Affine": "linear layers",
     "Activation": "activations",
+    "Sign": "activations",
     "MaxPool": "activations",
     "Product": "activations",
     "exchanges": "exchanges",

@@ -16,6 +16,7 @@ from autorep.mpc.operations.local import Add, Concat, Flatten, Gather, SumPool
 from autorep.mpc.operations.maxpool import MaxPool
 from autorep.mpc.operations.product import Product
 from autorep.mpc.operations.requantize import Requantize
+from autorep.mpc.operations.sign import Sign
 from autorep.mpc.verbs import Source
 from autorep.program import ir
 
@@ -34,6 +35,7 @@ OPERATIONS: dict[type[ir.Op], type[Operation]] = {
     ir.Product: Product,
     ir.Requantize: Requantize,
     ir.Activation: Activation,
+    ir.Sign: Sign,
     ir.MaxPool: MaxPool,
 }
 

@@ -50,7 +50,7 @@ def tensors(c: Correlation) -> list[Part]:
         case verbs.Selection():
             products = Part(c.points * c.count, c.bits), Part(c.points * c.count, c.wrap_bits)
             return [products[0], products[0], products[1]] if c.wrap_bits else [products[0], products[0]]
-        case verbs.ComparisonKeys() | verbs.SignKeys():
+        case verbs.ComparisonKeys() | verbs.SignKeys() | verbs.BitKeys():
             raise MaterialError("comparison keys need a dealer; prepare between two servers with --comparison bits")
     return []
 
