@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autorep import _native
 from autorep.errors import AutorepError, ConfigError, HandshakeError, MaterialError, ProtocolError
 from autorep.mpc import verbs
 from autorep.mpc.kit import verify
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, MemoryTransport, memory_pair
-from autorep.mpc.two_party import names
+from autorep.mpc.two_party import model, names, wire
 from autorep.mpc.two_party.cost import make_frames, preparation_cost, setup_frames
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.mpc.two_party.stored import kit_bytes
@@ -40,8 +43,8 @@ class Servers:
         self.offline, self.online = memory_pair(timeout), memory_pair(timeout)
         self.models = [TwoPartyModel(program, i, preparation) for i in (0, 1)]
         self.parties = [Party(program, shares[i], i, "bits") for i in (0, 1)]
-        for party, model in zip(self.parties, self.models):
-            party.setup(model)
+        for party, prepared in zip(self.parties, self.models):
+            party.setup(prepared)
 
     def both(self, work: Callable[[int], Any]) -> tuple[Any, Any]:
         def guarded(i: int) -> Any:
@@ -162,6 +165,40 @@ def test_wrong_partners_stop_both_with_a_cause() -> None:
     assert all(link.failed for link in servers.offline)
 
 
+def test_makers_of_another_release_part_at_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = Servers(small_program())
+    told = iter([wire.fingerprints(), {**wire.fingerprints(), "messages": "00000000"}])
+    monkeypatch.setattr(model, "fingerprints", lambda: next(told))
+    with pytest.raises(HandshakeError, match="wire is"):
+        servers.both(lambda i: Maker(servers.models[i], servers.offline[i]))
+    assert all(link.failed for link in servers.offline)
+
+
+@pytest.mark.parametrize("part", ["polynomials", "transfers", "messages"])
+def test_what_changes_a_message_changes_its_fingerprint(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    before = wire.fingerprints()
+    if part == "polynomials":
+        monkeypatch.setattr(wire, "expand", lambda ring, *_: ring.uniform(bytes(16), 1))
+    elif part == "transfers":
+        extend = wire.kernel.Receiver.extend
+        monkeypatch.setattr(wire.kernel.Receiver, "extend", lambda self, first, bits: extend(self, first + 128, bits))
+    else:
+        sources = wire._sources()
+        monkeypatch.setattr(wire, "_sources", lambda: [*sources[:-1], sources[-1] + b"#"])
+    after = wire.fingerprints.__wrapped__()
+    assert {name for name in before if before[name] != after[name]} == {part}
+
+
+def test_fingerprints_are_the_same_at_every_level() -> None:
+    found = []
+    for level in ("portable", "avx2", "avx512"):
+        with contextlib.suppress(ValueError):  # a level this processor does not have
+            _native.set_simd(level)
+            found.append(wire.fingerprints.__wrapped__())
+    _native.set_simd("auto")
+    assert all(each == found[0] for each in found)
+
+
 def test_kits_of_other_shares_or_a_dealer_are_refused() -> None:
     program = small_program()
     servers, other = Servers(program), Servers(program)
@@ -175,7 +212,7 @@ def test_kits_of_other_shares_or_a_dealer_are_refused() -> None:
 
 
 class Tampering(MemoryTransport):
-    """Changes one frame that this end sends: cut, repeated, or two in the wrong order."""
+    """Changes one frame that this end sends: cut, repeated, later than the next one, too short or too long."""
 
     how, when, seen, held = "", 0, 0, b""
 
@@ -184,33 +221,53 @@ class Tampering(MemoryTransport):
             return super()._transfer(header, payload, reader)
         self.seen += 1
         frame = header + bytes(payload)
-        if self.seen == self.when:
-            if self.how == "cut":
-                self._outgoing.put(frame[: len(frame) // 2])
-            elif self.how == "repeat":
-                self._outgoing.put(frame)
-                self._outgoing.put(frame)
-            else:
-                self.held = frame
-        else:
+        if self.seen != self.when:
             self._outgoing.put(frame)
             if self.held:
                 self._outgoing.put(self.held)
                 self.held = b""
+        elif self.how == "reordered":
+            self.held = frame
+        else:
+            for each in self._tampered(header, bytes(payload)):
+                self._outgoing.put(each)
         return super()._transfer(b"", None, reader) if reader is not None else None
 
+    def _tampered(self, header: bytes, payload: bytes) -> list[bytes]:
+        if self.how == "cut":
+            return [(header + payload)[: len(payload) // 2]]
+        if self.how == "repeated":
+            return 2 * [header + payload]
+        payload = payload[:-1] if self.how == "short" else payload + b"x"
+        return [header[:-8] + len(payload).to_bytes(8, "little") + payload]
 
-@pytest.mark.parametrize("how", ["cut", "repeat", "reorder"])
-@pytest.mark.parametrize("when", [2, 5, 9, 16])
-def test_a_tampered_message_aborts_both(how: str, when: int) -> None:
+
+@pytest.mark.parametrize("how", ["cut", "repeated", "reordered", "short", "long"])
+@pytest.mark.parametrize("when", [2, 9])
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_tampered_message_aborts_both_with_a_cause(how: str, when: int, party: int) -> None:
     servers = Servers(small_program(), timeout=2.0)
-    plain = servers.offline[0]
-    tampering = Tampering(plain._outgoing, plain._incoming, 2.0)
-    tampering.how, tampering.when = how, when
-    servers.offline = (tampering, servers.offline[1])
-    with pytest.raises(AutorepError):
-        servers.make()
-    assert all(link.failed for link in servers.offline)
+    links = list(servers.offline)
+    links[party] = Tampering(links[party]._outgoing, links[party]._incoming, 2.0)
+    links[party].how, links[party].when = how, when
+    servers.offline = (links[0], links[1])
+
+    def failure(i: int) -> Exception:
+        try:
+            Maker(servers.models[i], links[i]).make()
+        except AutorepError as error:
+            links[i].abort(str(error))
+            return error
+        raise AssertionError(f"party {i} did not notice")
+
+    failures = servers.both(failure)
+    causes = {
+        "cut": "closed in the middle of a frame", "repeated": "replayed, lost or reordered",
+        "reordered": "replayed, lost or reordered|nothing moved", "short": "bytes, expected", "long": "bytes, expected",
+    }  # fmt: skip
+    for error in failures:
+        assert re.search(causes[how], str(error)), error
+    assert all(link.failed for link in links)
 
 
 def test_dcf_comparisons_are_refused() -> None:

@@ -17,7 +17,7 @@ from autorep.errors import ConfigError
 from autorep.service.api import Api, ApiSettings
 from autorep.service.client import Client
 from autorep.service.metrics import Metrics
-from autorep.service.ping import check_links
+from autorep.service.ping import Links, check_links
 from autorep.service.tokens import new_secret, read_secret, server_token, token_hash
 
 SHARES_JS = Path(__file__).parents[2] / "src" / "autorep" / "service" / "page" / "shares.js"
@@ -94,7 +94,7 @@ def test_addresses_in_clear_are_refused(tmp_path: Path, keys: Path, capsys: pyte
     with pytest.raises(ConfigError, match="never sent in clear"):
         Client(urls)
     with pytest.raises(ConfigError, match="https"):
-        check_links(keys / "client", urls, None, None, None, 1)
+        check_links(keys / "client", Links(urls), None, 1)
     arguments = ["--bundle", "b", "--store", "s", "--keys", str(keys / "party0"), "--urls", *urls]
     assert main(["serve", "--party", "0", *arguments]) == 2
     assert "https://" in capsys.readouterr().err

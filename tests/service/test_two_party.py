@@ -1,4 +1,4 @@
-"""Two servers that never had a dealer: they prepare together, import, serve, and answer."""
+"""Two servers that never had a dealer and make nothing while they serve: they prepare together, import and answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_servers_without_any_dealer_answer(program: Program, images: np.ndarray,
                 sys.executable, "-m", "autorep.cli.main", "serve", "--party", str(party), "--preparation", "two-party",
                 "--bundle", str(tmp_path / "bundle"), "--keys", str(tmp_path / "keys" / f"party{party}"),
                 "--store", str(tmp_path / "store" / f"party{party}"), "--listen", f"127.0.0.1:{ports[party]}",
-                "--peer", f"127.0.0.1:{peer}", "--open", "True",
+                "--peer", f"127.0.0.1:{peer}", "--open", "True", "--ahead", "0",
             ]  # fmt: skip
             with open(tmp_path / f"party{party}.log", "wb") as log:
                 processes.append(subprocess.Popen(command, stdout=log, stderr=log))

@@ -189,6 +189,8 @@ class Serve:
     """HOST:PORT where party 0 waits for party 1; party 0 listens there, party 1 connects there."""
     dealer: str | None = None
     """HOST:PORT of the dealer; leave out to use only what `autorep import` moved into the store."""
+    making: str = "127.0.0.1:9441"
+    """HOST:PORT where party 0 waits for party 1 to make kits, when there is no dealer; a link of its own."""
     pair: str = "default"
     """Public name of this pair of servers, at the dealer and for balancers in front of several pairs."""
     tokens: Path | None = None
@@ -208,7 +210,8 @@ class Serve:
     ready: int = 4
     """Kits prepared in memory ahead of queries (at most 2 GB of them, at least one)."""
     ahead: int = 32
-    """Kits kept on disk (at most 16 GB of them, at least one)."""
+    """Kits kept on disk (at most 16 GB of them, at least one). 0 without a dealer: none are made, only those of
+    `autorep import` are used."""
     queue: int = 128
     """Queries that may wait; when there are more, every client still gets its fair share of them."""
     per_client: int = 64
@@ -232,7 +235,8 @@ class Serve:
     comparison: Literal["dcf", "short", "bits"] | None = None
     """How kept ReLUs are compared (default dcf, without a dealer bits); the same at both servers."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
-    """Who made what is in the store: a dealer, or the two servers themselves (`autorep prepare --preparation …`)."""
+    """Who makes kits: a dealer, or the two servers themselves, in a process of low priority beside each. two-party: by
+    ring-LWE encryption and oblivious transfer; ot: by oblivious transfer alone."""
 
     def run(self) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
@@ -258,7 +262,9 @@ class Serve:
             half_expiry=self.half_expiry,
             timeout=self.timeout,
             comparison=checked_comparison(self.preparation, self.comparison),
+            preparation=self.preparation,
         )
+        together = self.preparation != "dealer" and self.ahead > 0
         for url in self.urls:
             https_only(url, "--urls")
         api = ApiSettings(self._token_file(), self.rate, self.burst, self.urls, self.origins, self.proxies, self.pair)
@@ -267,6 +273,7 @@ class Serve:
             listen=parse_address(self.listen, "--listen"),
             peer=parse_address(self.peer, "--peer"),
             dealer=None if self.dealer is None else parse_address(self.dealer, "--dealer"),
+            making=parse_address(self.making, "--making") if together else None,
             bundles=self.bundle,
             store=self.store,
             keys=self.keys,
@@ -304,6 +311,8 @@ class Ping:
     """HOST:PORT where party 0 waits for party 1 (needs party 1's keys)."""
     dealer: str | None = None
     """HOST:PORT of the dealer (needs a party's keys)."""
+    making: str | None = None
+    """HOST:PORT where party 0 waits to make kits without a dealer (needs party 1's keys)."""
     bundle: Path | None = None
     """Program directory that both ends must have."""
     timeout: float = 5.0
@@ -312,11 +321,12 @@ class Ping:
     """Write the result as JSON to this file (- for standard output)."""
 
     def run(self) -> int:
-        from autorep.service.ping import check_links
+        from autorep.service.ping import Links, check_links
 
-        results = check_links(self.keys, self.servers, self.peer, self.dealer, self.bundle, self.timeout)
+        links = Links(self.servers, self.peer, self.dealer, self.making)
+        results = check_links(self.keys, links, self.bundle, self.timeout)
         if not results:
-            raise ConfigError("ping: nothing to check; name --servers, --peer or --dealer")
+            raise ConfigError("ping: nothing to check; name --servers, --peer, --dealer or --making")
         rows = [(r.name, "ok" if r.ok else r.kind, f"{1000 * r.seconds:.1f}", r.text) for r in results]
         text = table(rows, ("link", "state", "ms", "detail"), "llrl")
         document = {"ok": all(r.ok for r in results), "links": [r.as_dict() for r in results]}

@@ -363,7 +363,7 @@ def _readiness(session: Session) -> dict[str, Any]:
     machine = session.machine
     problems = dict(machine.problems)
     if not problems and not machine.supplied:
-        problems["material"] = "no kit is left; is the dealer running?"
+        problems["material"] = session.shortage()
     return {"ready": not problems, "problems": problems, "kits": machine.ready, "stored": len(machine.stored)}
 
 

@@ -32,6 +32,7 @@ class DealerLink:
     def __init__(self, session: Session, dial: Callable[[], Transport], pair: str, archive: Callable[[], bytes]):
         self._session, self._dial, self._pair, self._archive = session, dial, pair, archive
         self._transport: Transport | None = None
+        session.metrics.dealer.set(0)
         crashed = session.metrics.crashed
         self.worker = Worker("autorep-dealer-link", self._live, session.stopping, crashed, program=session.hash)
 

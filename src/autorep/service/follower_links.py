@@ -60,9 +60,9 @@ class FollowerSession(Session):
     index = 1
     machine: Follower
 
-    def __init__(self, *arguments: Any, dial: Callable[[], Transport]) -> None:
+    def __init__(self, *arguments: Any, dial: Callable[[], Transport], **options: Any) -> None:
         *_, settings, _ = arguments
-        super().__init__(Follower(settings), *arguments)
+        super().__init__(Follower(settings), *arguments, **options)
         self._dial = dial
         self._epoch = _Epoch()
         self.workers.append(

@@ -221,7 +221,7 @@ class Leader(Machine):
 
     def _overfull(self, now: float, client: str) -> QueryFailure | None:
         if not self.problems and not self.supplied:
-            message = "no correlated randomness is left; the dealer must refill the stores"
+            message = f"no correlated randomness is left; {self.settings.supplier} must refill the stores"
             return QueryFailure(503, message, 1, "material")
         return super()._overfull(now, client)
 

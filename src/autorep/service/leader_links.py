@@ -33,9 +33,9 @@ class LeaderSession(Session):
     index = 0
     machine: Leader
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         *_, settings, _ = arguments
-        super().__init__(Leader(settings), *arguments)
+        super().__init__(Leader(settings), *arguments, **options)
         self._links: set[Transport] = set()
         self._outbox: Outbox[dict[str, Any] | None] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: dealer and two servers as separate processes over TLS on loopback.
+"""A whole deployment on this machine: two servers, and a dealer if they have one, as processes over TLS on loopback.
 
 >>> with LocalDeployment(program) as deployment, deployment.client() as client:     # doctest: +SKIP
 ...     client.predict(images)
@@ -22,6 +22,7 @@ import httpx
 
 from autorep.errors import ProtocolError
 from autorep.mpc.tls import make_keys
+from autorep.mpc.two_party.names import PreparationName, with_owners_word
 from autorep.program.files import load, split
 from autorep.program.ir import Program
 from autorep.service.client import Client
@@ -38,6 +39,7 @@ class LocalDeployment:
         prepare: kits to have on disk before the deployment counts as ready.
         lanes: queries in flight at the same time.
         options: further flags of `autorep serve`, the same for both servers.
+        preparation: "dealer", or how the two servers make kits without one.
         folder: where keys, stores and logs go; a temporary directory unless given.
         ports: of server 0 and server 1; free ones unless given.
         patience: seconds it may take until the deployment is ready.
@@ -49,17 +51,21 @@ class LocalDeployment:
         prepare: int = 8,
         lanes: int = 2,
         options: tuple[str, ...] = (),
+        preparation: PreparationName = "dealer",
         folder: Path | None = None,
         ports: tuple[int, int] | None = None,
         patience: float = 120.0,
     ) -> None:
         self._program = program if isinstance(program, Program) else load(program)
+        self._preparation = preparation
+        if preparation != "dealer":
+            self._program = with_owners_word(self._program)
         self._prepare, self._lanes, self._options, self._patience = prepare, lanes, options, patience
         self._temporary = tempfile.TemporaryDirectory(prefix="autorep-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
         free = _free_ports(4)
         self.urls = tuple(f"https://127.0.0.1:{port}" for port in ports or free[:2])
-        self._peer, self._dealer = (f"127.0.0.1:{port}" for port in free[2:])
+        self._peer, self._supply = (f"127.0.0.1:{port}" for port in free[2:])
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[IO[bytes]] = []
 
@@ -67,7 +73,7 @@ class LocalDeployment:
         make_keys(self.folder / "keys", {role: ["127.0.0.1", "localhost"] for role in ("party0", "party1", "dealer")})
         split(self._program, self.folder / "bundle")
         try:
-            for role in ("dealer", "party0", "party1"):
+            for role in ("dealer", "party0", "party1")[self._preparation != "dealer" :]:
                 self.start(role)
             self.wait_ready()
         except BaseException:
@@ -152,12 +158,13 @@ class LocalDeployment:
     def _arguments(self, role: str) -> list[str]:
         keys = str(self.folder / "keys" / role)
         if role == "dealer":
-            return ["dealer", "--keys", keys, "--listen", self._dealer, "--state", str(self.folder / "dealer-state")]
-        index = int(role[-1])
+            return ["dealer", "--keys", keys, "--listen", self._supply, "--state", str(self.folder / "dealer-state")]
+        index, made = int(role[-1]), self._preparation != "dealer"
+        supply = ["--preparation", self._preparation, "--making"] if made else ["--dealer"]
         return [
             "serve", "--party", str(index), "--bundle", str(self.folder / "bundle"), "--keys", keys,
             "--store", str(self.folder / f"store{index}"), "--listen", self.urls[index].removeprefix("https://"),
-            "--peer", self._peer, "--dealer", self._dealer, "--open", "True", "--lanes", str(self._lanes),
+            "--peer", self._peer, *supply, self._supply, "--open", "True", "--lanes", str(self._lanes),
             "--ahead", str(max(32, self._prepare)), "--urls", *self.urls, *self._options,
         ]  # fmt: skip
 

@@ -57,6 +57,19 @@ class Metrics:
         self.reloads = Counter("autorep_reloads", "Reloads on SIGHUP, by outcome", ["outcome"], registry=registry)
         ProcessCollector(registry=registry)
         self.dealer = Gauge("autorep_dealer_connected", "1 while the dealer is connected", labels, registry=registry)
+        self.making = Gauge(
+            "autorep_making_connected", "1 while the servers are connected to make kits", labels, registry=registry
+        )
+        self.made = {
+            name: Counter(f"autorep_making_{name}", text, labels, registry=registry)
+            for name, text in (
+                ("kits", "Kits made with the other server"),
+                ("seconds", "Seconds spent making kits"),
+                ("cpu_seconds", "Processor seconds of this server spent making kits"),
+                ("sent_bytes", "Bytes sent to the other server to make kits"),
+                ("failures", "Times that making kits was cut off"),
+            )
+        }
 
     def of(self, program: str) -> ProgramMetrics:
         """The counters of one program."""
@@ -64,7 +77,7 @@ class Metrics:
 
     def forget(self, program: str) -> None:
         """A program is not served any more: its gauges would only mislead."""
-        for gauge in (self.stored, self.ready, self.waiting, self.running, self.lanes, self.dealer):
+        for gauge in (self.stored, self.ready, self.waiting, self.running, self.lanes, self.dealer, self.making):
             with contextlib.suppress(KeyError):
                 gauge.remove(program[:16])
 
@@ -93,7 +106,16 @@ class ProgramMetrics:
         self.waiting = metrics.waiting.labels(program)
         self.running = metrics.running.labels(program)
         self.lanes = metrics.lanes.labels(program)
-        self.dealer = metrics.dealer.labels(program)
+
+    @property
+    def dealer(self) -> Gauge:
+        """Shown only by servers that have a dealer."""
+        return self._metrics.dealer.labels(self._program)
+
+    @property
+    def making(self) -> Gauge:
+        """Shown only by servers that make their own kits."""
+        return self._metrics.making.labels(self._program)
 
     def answered(self, answer: Answer, seconds: float) -> None:
         """A query was answered, so many seconds after it arrived."""
@@ -114,6 +136,16 @@ class ProgramMetrics:
     def crashed(self) -> None:
         """A worker met an error nobody expected, and goes on."""
         self._metrics.crashes.labels(self._program).inc()
+
+    def made(self, kits: int, seconds: float, cpu_seconds: float, sent: int) -> None:
+        """Kits were made with the other server."""
+        spent = {"kits": kits, "seconds": seconds, "cpu_seconds": cpu_seconds, "sent_bytes": sent}
+        for name, value in spent.items():
+            self._metrics.made[name].labels(self._program).inc(value)
+
+    def making_failed(self) -> None:
+        """Making kits was cut off."""
+        self._metrics.made["failures"].labels(self._program).inc()
 
     def kits_refused(self, reason: str, kits: int = 1) -> None:
         """Kits turned away: `used` before, or `unusable` (damaged, for another program, no room on the disk)."""

@@ -36,10 +36,19 @@ class LinkState:
         return asdict(self)
 
 
-def check_links(
-    keys: Path, servers: Sequence[str], peer: str | None, dealer: str | None, bundle: Path | None, timeout: float
-) -> list[LinkState]:
+@dataclass(frozen=True)
+class Links:
+    """What to check: URLs of both servers or of none, and HOST:PORT of what servers connect to."""
+
+    servers: Sequence[str] = ()
+    peer: str | None = None
+    dealer: str | None = None
+    making: str | None = None
+
+
+def check_links(keys: Path, links: Links, bundle: Path | None, timeout: float) -> list[LinkState]:
     """Check the links that are named, as the role whose keys are given."""
+    servers = links.servers
     program = None if bundle is None else program_hash(load_public(bundle / "public"))
     results = []
     if len(servers) not in (0, 2):
@@ -47,10 +56,12 @@ def check_links(
     for index, url in enumerate(servers):
         https_only(url, "ping")
         results.append(_timed(f"server {index} {url}", partial(_server, keys, index, url, program, timeout)))
-    if peer is not None:
-        results.append(_timed(f"peer {peer}", partial(_peer, keys, peer, program, timeout)))
-    if dealer is not None:
-        results.append(_timed(f"dealer {dealer}", partial(_dealer, keys, dealer, timeout)))
+    if links.peer is not None:
+        results.append(_timed(f"peer {links.peer}", partial(_peer, keys, links.peer, program, timeout)))
+    if links.making is not None:
+        results.append(_timed(f"making {links.making}", partial(_making, keys, links.making, program, timeout)))
+    if links.dealer is not None:
+        results.append(_timed(f"dealer {links.dealer}", partial(_dealer, keys, links.dealer, timeout)))
     return results
 
 
@@ -104,18 +115,25 @@ def _server(keys: Path, index: int, url: str, program: str | None, timeout: floa
 
 
 def _peer(keys: Path, address: str, program: str | None, timeout: float) -> str:
+    return f"party 0 serves this program; {_probe(keys, parse_address(address, '--peer'), program, timeout)}"
+
+
+def _making(keys: Path, address: str, program: str | None, timeout: float) -> str:
+    return f"party 0 {_probe(keys, parse_address(address, '--making'), program, timeout)}"
+
+
+def _probe(keys: Path, address: tuple[str, int], program: str | None, timeout: float) -> str:
+    """What party 0 says about a program."""
     if program is None:
-        raise ConfigError("name the program with --bundle to check the peer")
-    host, port = parse_address(address, "--peer")
-    transport = connect(host, port, client_context(keys), "party0", timeout, timeout)
+        raise ConfigError("name the program with --bundle to check party 0")
+    transport = connect(*address, client_context(keys), "party0", timeout, timeout)
     try:
         send_message(transport, {"kind": "probe", "program": program})
-        state = receive_message(transport)
+        return str(receive_message(transport).get("state", ""))
     except PeerAbort as error:  # the one thing it does not like about a probe
         raise _Problem("program", str(error)) from None
     finally:
         transport.close()
-    return f"party 0 serves this program; {state.get('state', '')}"
 
 
 def _dealer(keys: Path, address: str, timeout: float) -> str:

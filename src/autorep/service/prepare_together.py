@@ -38,13 +38,8 @@ def prepare_together(
     """Make `count` kits together with the other server; returns the bytes written here."""
     if count < 1:
         raise ConfigError(f"--count {count}: give at least 1")
-    program = load_public(bundle / "public")
-    check_owners_word(program, preparation)
-    shares = load_party(bundle / f"party{party}", program).shares
-    model = TwoPartyModel(program, party, preparation)
-    for operation in protocols(program):
-        for name in operation.fixed():
-            model.parameter(operation, name, shares[f"{operation.op.name}.{name}"])
+    model = load_model(bundle, party, preparation)
+    program = model.program
     folder = private.make_folder(out / f"party{party}" / program_hash(program)[:16] / "kits").parent
     write_blinding(folder, made_together(program, preparation))
     link = _link(party, peer, keys, timeout)
@@ -64,6 +59,18 @@ def prepare_together(
     finally:
         link.close()
     return written
+
+
+def load_model(bundle: Path, party: int, preparation: str) -> TwoPartyModel:
+    """What a party makes kits from: the program and its own shares, from a bundle directory."""
+    program = load_public(bundle / "public")
+    check_owners_word(program, preparation)
+    shares = load_party(bundle / f"party{party}", program).shares
+    model = TwoPartyModel(program, party, preparation)
+    for operation in protocols(program):
+        for name in operation.fixed():
+            model.parameter(operation, name, shares[f"{operation.op.name}.{name}"])
+    return model
 
 
 def _write(folder: Path, kit_id: bytes, kit: bytes) -> None:

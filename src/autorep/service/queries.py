@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.inventory import kit_bytes as dealt_kit_bytes
 from autorep.mpc.transport import Entry
+from autorep.mpc.two_party.names import PreparationName
+from autorep.mpc.two_party.stored import kit_bytes as made_kit_bytes
+from autorep.program.ir import Program
 
 READY_BYTES = 2 << 30
 AHEAD_BYTES = 16 << 30
@@ -25,6 +29,7 @@ class SessionSettings:
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
         comparison: how kept ReLUs are compared; the same at both servers.
+        preparation: who makes kits: a dealer, or the two servers.
     """
 
     lanes: int = 2
@@ -35,6 +40,18 @@ class SessionSettings:
     half_expiry: float = 15.0
     timeout: float = 30.0
     comparison: ComparisonName = "dcf"
+    preparation: PreparationName = "dealer"
+
+    def kit_bytes(self, program: Program, party: int) -> int:
+        """Size of one party's kit, as it comes into the store."""
+        if self.preparation == "dealer":
+            return dealt_kit_bytes(program, party, 1, self.comparison)
+        return made_kit_bytes(program)
+
+    @property
+    def supplier(self) -> str:
+        """Where kits come from, for messages."""
+        return "the dealer" if self.preparation == "dealer" else "the servers' own making"
 
     def for_kits_of(self, size: int) -> SessionSettings:
         """The same with as many kits as fit."""

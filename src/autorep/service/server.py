@@ -14,17 +14,19 @@ from typing import Any
 import uvicorn
 
 from autorep.errors import AutorepError, ConfigError
-from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.tls import client_context, server_context
 from autorep.mpc.transport import Transport
 from autorep.mpc.transport_tcp import TcpTransport, connect
+from autorep.mpc.two_party.names import check_owners_word
 from autorep.service.api import Api, ApiSettings
+from autorep.service.blinding import made_together
 from autorep.service.dealer_link import DealerLink
 from autorep.service.door import Door, DoorSettings
 from autorep.service.follower_links import FollowerSession
 from autorep.service.leader_links import LeaderSession
 from autorep.service.listener import Listener
 from autorep.service.logs import crash, event, trouble
+from autorep.service.making import Making, MakingSettings
 from autorep.service.messages import receive_message
 from autorep.service.metrics import Metrics
 from autorep.service.models import ServedModel, find_bundles
@@ -36,12 +38,13 @@ _GRACE = 10  # seconds that queries in flight get to finish when the server, or 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Everything one server needs to know."""
+    """Everything one server needs to know; `making` is where servers without a dealer meet to make kits, if they do."""
 
     party: int
     listen: tuple[str, int]
     peer: tuple[str, int]
     dealer: tuple[str, int] | None
+    making: tuple[str, int] | None
     bundles: tuple[Path, ...]
     store: Path
     keys: Path
@@ -68,6 +71,7 @@ class Server:
         self.door = Door(settings.door, lambda reason: self.metrics.door.labels(reason).inc())
         self.metrics.connections.set_function(lambda: len(self.door))
         self._dealers: dict[str, DealerLink] = {}
+        self._making = self._maker()
         self._client_context = client_context(settings.keys)
         self._https_context: ssl.SSLContext | None = None
         self._reloading = asyncio.Lock()
@@ -80,24 +84,38 @@ class Server:
         self._listener: Listener | None = None
         if settings.party == 0:
             self._server_context = server_context(settings.keys)
-            timeout, crashed = settings.session.timeout, self.metrics.of("links").crashed
+            timeout, crashed = settings.session.timeout, self.metrics.crashes.labels("links").inc
             self._listener = Listener(
                 settings.peer, self._server_context, {"party1"}, timeout, self._serve_peer, crashed
             )
         self._note_certificates()
 
+    def _maker(self) -> Making | None:
+        settings, session = self.settings, self.settings.session
+        if settings.making is None:
+            return None
+        facts = settings.party, session.preparation, settings.making, settings.keys, session.timeout
+        return Making(MakingSettings(*facts), self.metrics.crashes.labels("making").inc)
+
     def _add(self, model: ServedModel) -> Session:
         settings = self.settings
         if model.hash in self.sessions:
             raise ConfigError(f"{model.directory}: the same program is named twice; give each --bundle once")
-        folder, comparison = settings.store / model.hash[:16], settings.session.comparison
-        limits = settings.session.for_kits_of(max(kit_bytes(model.program, party, 1, comparison) for party in (0, 1)))
+        folder, asked = settings.store / model.hash[:16], settings.session
+        together = None
+        if asked.preparation != "dealer":
+            check_owners_word(model.program, asked.preparation)
+            together = made_together(model.program, asked.preparation)
+        limits = asked.for_kits_of(max(asked.kit_bytes(model.program, party) for party in (0, 1)))
         arguments = (model.program, model.hash, model.shares, folder, limits, self.metrics)
         session: Session
-        session = (
-            LeaderSession(*arguments) if settings.party == 0 else FollowerSession(*arguments, dial=self._dial_peer)
-        )
-        if settings.dealer is not None:
+        if settings.party == 0:
+            session = LeaderSession(*arguments, made_together=together)
+        else:
+            session = FollowerSession(*arguments, made_together=together, dial=self._dial_peer)
+        if self._making is not None:
+            self._making.add(session, model.directory)
+        elif settings.dealer is not None:
             self._dealers[model.hash] = DealerLink(session, self._dial_dealer, settings.pair, model.archive)
         elif session.blinding is None:
             raise ConfigError(
@@ -113,8 +131,7 @@ class Server:
         for session in self.sessions.values():
             found |= session.ills()
         workers = [dealer.worker for dealer in self._dealers.values()]
-        if self._listener is not None:
-            workers.append(self._listener.worker)
+        workers += [each.worker for each in (self._listener, self._making) if each is not None]
         return found | {worker.name: problem for worker in workers if (problem := worker.problem) is not None}
 
     # ------------------------------------------------------------------ life
@@ -153,9 +170,13 @@ class Server:
             self._start(name)
         if self._listener is not None:
             self._listener.start()
+        if self._making is not None:
+            self._making.worker.start()
         event("serving", party=self.settings.party, programs=sorted(self.sessions))
         yield
         watching.cancel()
+        if self._making is not None:
+            self._making.stop()
         for name in self.sessions:
             self._stop(name)
         if self._listener is not None:
@@ -176,7 +197,7 @@ class Server:
         error = context.get("exception")
         if isinstance(error, ConnectionError | TimeoutError | ssl.SSLError):
             return  # a client left in the middle of something
-        self.metrics.of("loop").crashed()
+        self.metrics.crashes.labels("loop").inc()
         crash("event loop", error if isinstance(error, Exception) else RuntimeError(context.get("message")))
 
     # ------------------------------------------------------------------ SIGHUP
@@ -187,6 +208,8 @@ class Server:
             for what, step in (("tokens", self._reload_tokens), ("certificates", self._reload_certificates)):
                 self._outcome(what, step)
             await self._reload_programs()
+            if self._making is not None:
+                self._making.restart()
 
     def _outcome(self, what: str, step: Any) -> Any:
         try:
@@ -246,6 +269,8 @@ class Server:
         session.stop()
         if (dealer := self._dealers.pop(name, None)) is not None:
             dealer.stop()
+        if self._making is not None:
+            self._making.remove(name)
         self.metrics.forget(name)
         event("program removed", program=name)
 

@@ -25,7 +25,6 @@ import numpy as np
 
 from autorep import _native
 from autorep.errors import AutorepError, MaterialError, ProtocolError, UsedError
-from autorep.mpc.inventory import kit_bytes
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.store import Store
 from autorep.mpc.transport import Ledger, Transport
@@ -118,6 +117,7 @@ class Session(ABC):
         program: its public part; program_hash: in hex.
         load_shares: reads this party's shares of the parameters.
         store_folder: where kits and the blinding seed of this program live.
+        made_together: how kits are made where no dealer gives a blinding.
     """
 
     index: int
@@ -132,12 +132,19 @@ class Session(ABC):
         store_folder: Path,
         settings: SessionSettings,
         metrics: Metrics,
+        made_together: Blinding | None = None,
     ) -> None:
         self.machine, self.program, self.hash, self.settings = machine, program, program_hash, settings
         self.metrics = metrics.of(program_hash)
-        self.store = Store(store_folder, bytes.fromhex(program_hash), settings.ready)
+        hold = (
+            settings.ready if settings.preparation == "dealer" else 0
+        )  # a dealer's kits cost little: a crash may lose some
+        self.store = Store(store_folder, bytes.fromhex(program_hash), hold)
         self.blinding = read_blinding(store_folder)
-        self.kit_bytes = kit_bytes(program, self.index, 1, settings.comparison)
+        if made_together is not None:
+            self._keep_blinding(made_together)
+        self._making_trouble: str | None = "this server has them made ahead (--ahead 0)"
+        self.kit_bytes = settings.kit_bytes(program, self.index)
         self.party: Party | None = None
         self.stopping = threading.Event()
         self.wanted = threading.Event()  # set when the store wants another kit
@@ -337,17 +344,36 @@ class Session(ABC):
 
     def use_blinding(self, blinding: Blinding) -> None:
         """Adopt the dealer's blinding; from a link's thread. Kits made for another one are worthless and deleted."""
+        if self._keep_blinding(blinding):
+            self.wait(self._adopt, blinding)
+            event("blinding adopted", program=self.hash, blinding=blinding.id)
+
+    def _keep_blinding(self, blinding: Blinding) -> bool:
+        """Whether it is another one than the store's; then it is the store's now."""
         if self.blinding is not None and blinding.id == self.blinding.id:
-            return
+            return False
         for kit_id in self.store.ids():
             self.store.discard(kit_id)
         write_blinding(self.store.folder, blinding)
-        self.wait(self._adopt, blinding)
-        event("blinding adopted", program=self.hash, blinding=blinding.id)
+        self.blinding = blinding
+        return True
 
     def _adopt(self, blinding: Blinding) -> None:
         self.blinding, self.party = blinding, None
         self.happen(self.machine.cleared, "the dealer gave new blinding")
+
+    def making(self, trouble: str | None) -> None:
+        """How making kits with the other server goes: None while the two are connected for it; from any thread."""
+        self._making_trouble = trouble
+        self.metrics.making.set(trouble is None)
+
+    def shortage(self) -> str:
+        """Why there may be no kit, for those who want one."""
+        if self.settings.preparation == "dealer":
+            return "no kit is left; is the dealer running?"
+        if self._making_trouble is None:
+            return "no kit is left; the two servers are making more"
+        return f"no kit is left, and the two servers make none: {self._making_trouble}"
 
     def put(self, kit_id: str, pieces: Iterator[memoryview]) -> bool:
         """Store a kit; from a link's thread. False when the disk would not take it."""
@@ -370,8 +396,8 @@ class Session(ABC):
     def hello(self) -> dict[str, Any]:
         """What both servers must agree on."""
         blinding = None if self.blinding is None else self.blinding.id
-        comparison = self.settings.comparison
-        return {"party": self.index, "program": self.hash, "blinding": blinding, "comparison": comparison}
+        facts = {"comparison": self.settings.comparison, "preparation": self.settings.preparation}
+        return {"party": self.index, "program": self.hash, "blinding": blinding, **facts}
 
     def open_weights(self, link: Transport, blinding: Blinding) -> Party:
         """A party with freshly read shares, its weights opened together with the other party."""

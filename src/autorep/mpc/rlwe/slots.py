@@ -105,9 +105,11 @@ class Factor:
         plain = ring.forward(ring.residues(_coefficients(own, 1)))
         return cls(unpack_polynomials(ring, data, blocks), expand(ring, seed, label, blocks), plain)
 
-    def repeated(self, times: int) -> Factor:
-        """The same blocks several times."""
-        return Factor(*(np.tile(x, (1, times, 1)) for x in (self.c0, self.c1, self.plain)))
+    def image(self, number: int, blocks: int) -> Factor:
+        """The part of one image, of `blocks` blocks; a factor of a single image is every image's."""
+        start = number * blocks % self.c0.shape[1]
+        parts = (x[:, start : start + blocks] for x in (self.c0, self.c1, self.plain))
+        return Factor(*(np.ascontiguousarray(part) for part in parts))
 
 
 class KeyHolder:

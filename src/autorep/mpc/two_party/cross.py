@@ -166,7 +166,7 @@ class LatticeCross(Cross):
 
     def linear(self, masks: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         seed, shares = fresh_seed(), {}
-        requests = [self._owners[name][1].request(rho, seed) for name, rho in masks.items()]
+        requests = (self._owners[name][1].request(rho, seed) for name, rho in masks.items())
         payload = np.concatenate([np.frombuffer(seed, np.uint8), *requests])
         received = np.frombuffer(self.link.exchange("linear/request", payload.data, payload.nbytes), np.uint8)
         peer_seed, offset = received[:SEED_BYTES].tobytes(), SEED_BYTES
@@ -184,8 +184,7 @@ class LatticeCross(Cross):
     def quadratics(self, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images, t = len(rho), self.ring
         factor = self._factor("quadratic/rho", rho)
-        a_factor = None if self._a_factor is None else self._a_factor.repeated(images)
-        p = self._product("quadratic/p", (rho, factor), (self._tiled(self._a, images), a_factor))
+        p = self._product("quadratic/p", (rho, factor), (self._tiled(self._a, images), self._a_factor))
         difference = t.reduce(p + t.negative(self._tiled(self._b, images)))
         second = self._factor("quadratic/difference", difference)
         q = self._product("quadratic/q", (rho, factor), (difference, second))
@@ -194,17 +193,21 @@ class LatticeCross(Cross):
     def _product(
         self, label: str, x: tuple[np.ndarray, slots.Factor | None], y: tuple[np.ndarray, slots.Factor | None]
     ) -> np.ndarray:
-        """Share of x·y modulo t: the cross terms in slots, the own product alone."""
-        blocks = len(x[0]) * slots.blocks_of(self._count)
+        """Share of x·y modulo t: the cross terms in slots, image by image, the own product alone."""
+        images, blocks = len(x[0]), slots.blocks_of(self._count)
         if self._holder is not None:
-            data = np.frombuffer(self.link.receive(label, slots.answer_bytes(blocks)), np.uint8)
-            share = self._holder.decrypt(data, blocks)
+            data = np.frombuffer(self.link.receive(label, slots.answer_bytes(images * blocks)), np.uint8)
+            shares = [self._holder.decrypt(part, blocks) for part in np.split(data, images)]
         else:
             assert x[1] is not None
             assert y[1] is not None
-            answer, share = slots.Evaluator(self._public).answer(x[1], y[1])
-            self.link.send(label, answer.data)
-        mixed = share.reshape(len(x[0]), -1)[:, : self._count]
+            evaluator, answers, shares = slots.Evaluator(self._public), [], []
+            for number in range(images):
+                answer, share = evaluator.answer(x[1].image(number, blocks), y[1].image(number, blocks))
+                answers.append(answer)
+                shares.append(share)
+            self.link.send(label, np.concatenate(answers).data)
+        mixed = np.stack(shares).reshape(images, -1)[:, : self._count]
         return self.ring.reduce(mixed + self.ring.times(x[0], y[0]))
 
     def _factor(self, label: str, values: np.ndarray) -> slots.Factor | None:

@@ -30,6 +30,7 @@ from autorep.mpc.transport import Transport, handshake
 from autorep.mpc.two_party.cross import Coefficients, Weights, way
 from autorep.mpc.two_party.evaluate import Draw, Evaluation, Tensors
 from autorep.mpc.two_party.stored import OwnRandomness, TwoPartySource, kit_bytes, kit_layout, write_kit
+from autorep.mpc.two_party.wire import fingerprints
 from autorep.mpc.verbs import Correlation, Source
 from autorep.program import ir
 from autorep.program.files import program_hash
@@ -135,10 +136,8 @@ class Maker:
     def __init__(self, model: TwoPartyModel, link: Transport) -> None:
         self.model, self._link = model, link
         link.phase = "offline"
-        handshake(
-            link,
-            {"party": model.party, "program": model.program_hash.hex(), "preparation": model.preparation},
-        )
+        facts = {"program": model.program_hash.hex(), "preparation": model.preparation, "wire": fingerprints()}
+        handshake(link, {"party": model.party, **facts})
         cross = way(model.preparation)(model.party, link)
         coefficients = model.coefficients()
         cross.load(model.weights(), coefficients)
