@@ -1,7 +1,8 @@
-"""One party of an SPU 0.9.5 run (SEMI2K) of an AutoReP Program: `python party.py FD`, started by `autorep bench peers`.
+"""One party of an SPU 0.9.5 run of an AutoReP Program: `python party.py FD`, started by `autorep bench peers`.
 
 The same network, numbers and kept ReLUs as ours, with secret weights; kept ReLUs are gathered into one call per layer.
-The quadratics' coefficients are public, which favours SPU. Its triples come from its default first-party provider.
+The quadratics' coefficients are public, which favours SPU. With SEMI2K its triples come from its default first-party
+provider; Cheetah needs none.
 
 Messages as in `autorep.bench.channel`: {"do": "start", …}; {"do": "run"} answers with this party's share of the logits;
 {"do": "count"} answers with nothing known, since SPU offers no statistics in Python; {"do": "stop"}.
@@ -93,7 +94,9 @@ class Worker:
             elif action == "count":
                 channel.send(self.control, {"rounds": None, "bytes": None})
 
-    def start(self, party: int, folder: str, image: str, rendezvous: str, cores: list[int], threads: int) -> None:
+    def start(
+        self, party: int, folder: str, image: str, rendezvous: str, cores: list[int], threads: int, protocol: str
+    ) -> None:
         os.sched_setaffinity(0, cores)
         import spu
         from spu import libspu
@@ -103,7 +106,7 @@ class Worker:
         names = sorted(key for key in program.parameters if key.endswith((".weight", ".bias")))
         arguments = [np.asarray(program.parameters[key], np.float32) for key in names]
         arguments = [*arguments, np.load(image)[:1]]
-        config = libspu.RuntimeConfig(protocol=libspu.ProtocolKind.SEMI2K, field=libspu.FieldType.FM64)
+        config = libspu.RuntimeConfig(protocol=getattr(libspu.ProtocolKind, protocol), field=libspu.FieldType.FM64)
         config.max_concurrency = threads
         inputs = [f"in{i}" for i in range(len(arguments))]
         secret = libspu.Visibility.VIS_SECRET
@@ -116,6 +119,7 @@ class Worker:
         description = libspu.link.Desc()
         for rank, port in enumerate(ports):
             description.add_party(f"party{rank}", f"127.0.0.1:{port}")
+        description.recv_timeout_ms = 600_000  # Cheetah computes for long between two messages
         self.link = libspu.link.create_brpc(description, party)
         self.runtime = spu.Runtime(self.link, config)
         self.outputs = program.output.size

@@ -289,6 +289,7 @@ def test_kill_9_in_some_phases(killable: Killable) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("party", [0, 1])
 @pytest.mark.parametrize("whom", ["process", "server"])
 def test_kill_9_in_every_phase(killable: Killable, party: int, whom: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from autorep.bench import growth, kernels, peers, train
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pi import LinkName, measure
+from autorep.mpc.two_party.names import PreparationName
 from autorep.settings import warn
 
 
@@ -23,6 +24,7 @@ class Setting:
     threads: int = 1
     comparison: Literal["dcf", "short", "bits"] = "dcf"
     repeats: int = 7
+    preparation: PreparationName = "dealer"
 
     @property
     def suffix(self) -> str:
@@ -32,6 +34,7 @@ class Setting:
             f"batch{self.batch}" if self.batch != 1 else "",
             f"threads{self.threads}" if self.threads != 1 else "",
             self.comparison if self.comparison != "dcf" else "",
+            self.preparation if self.preparation != "dealer" else "",
         ]
         return "".join(f"-{part}" for part in parts if part)
 
@@ -58,19 +61,20 @@ QUICK = (
     Case("resnet18", 32, 6_000),
 )
 BATCHES = tuple(Setting(batch=batch, repeats=3) for batch in (8, 32))
+TOGETHER = Setting(repeats=4, preparation="two-party")
 FULL = (
-    Case("resnet18", 32, 12_900, (*BATCHES, Setting(threads=2), Setting(comparison="bits"))),
+    Case("resnet18", 32, 12_900, (*BATCHES, Setting(threads=2), Setting(comparison="bits"), TOGETHER)),
     Case("resnet18", 32, None, (Setting(comparison="bits", repeats=3), Setting(threads=2))),
-    Case("resnet18", 64, 30_000),
+    Case("resnet18", 64, 30_000, (Setting(), TOGETHER)),
     Case("resnet18", 64, 55_000),
     Case("resnet18", 64, None, (Setting(repeats=3),)),
-    Case("wide_resnet22_8", 32, 120_000),
+    Case("wide_resnet22_8", 32, 120_000, (Setting(), TOGETHER)),
     Case("wide_resnet22_8", 32, 180_000),
     Case("wide_resnet22_8", 32, None, (Setting(repeats=3),)),
     Case("wide_resnet22_8", 64, 300_000, (Setting(repeats=3),)),
     Case("efficientnet_b2", 224, 50_000, (Setting(repeats=3),)),
     Case("efficientnet_b2", 224, 500_000, (Setting(repeats=3),)),
-    Case("resnet20", 32, 5_652),
+    Case("resnet20", 32, 5_652, (Setting(), TOGETHER)),
 )
 
 
@@ -90,7 +94,8 @@ def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
                 repeats=setting.repeats,
                 link=setting.link,
                 threads=setting.threads,
-                comparison=setting.comparison,
+                comparison=setting.comparison if setting.preparation == "dealer" else None,
+                preparation=setting.preparation,
             ),
         )
 

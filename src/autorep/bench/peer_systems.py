@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class PeerSystem:
         requirements: what pip installs; options: of that call.
         script: one party of it, relative to the top of the checkout.
         frac: fractional bits of its shares.
+        settings: of its script's start, beside the common ones.
+        dealer: whether somebody the parties trust, or they would have to, makes its correlated randomness.
     """
 
     name: str
@@ -37,6 +39,8 @@ class PeerSystem:
     options: tuple[str, ...]
     script: Path
     frac: int
+    settings: dict[str, str] = field(default_factory=dict)
+    dealer: bool = True
 
     def install(self, folder: Path) -> Path:
         """Put it and what it imports under `folder`, once; the environment of autorep itself is not touched."""
@@ -65,7 +69,10 @@ CRYPTEN = PeerSystem(
     Path("bench") / "crypten_shim" / "party.py",
     16,
 )
-SPU = PeerSystem("SPU 0.9.5", "spu", ("spu==0.9.5",), (), Path("bench") / "spu_shim" / "party.py", 18)
+SPU = PeerSystem(
+    "SPU 0.9.5", "spu", ("spu==0.9.5",), (), Path("bench") / "spu_shim" / "party.py", 18, {"protocol": "SEMI2K"}
+)
+CHEETAH = replace(SPU, name="SPU 0.9.5 Cheetah", settings={"protocol": "CHEETAH"}, dealer=False)
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class PeerPair:
             "rendezvous": f"file://{folder / 'rendezvous'}",
             "cores": sorted(os.sched_getaffinity(0))[: 2 * self._threads],
             "threads": self._threads,
+            **self.system.settings,
         }
         try:
             self._processes.send([message | {"party": party} for party in (0, 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +12,14 @@ import numpy as np
 
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
-from autorep.bench.peer_systems import CRYPTEN, SPU, Answer, PeerPair, PeerSystem
+from autorep.bench.peer_systems import CHEETAH, CRYPTEN, SPU, Answer, PeerPair, PeerSystem
 from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.two_party.names import PreparationName
 from autorep.program.ir import Program
 from autorep.settings import warn
 
-SYSTEMS = {"crypten": CRYPTEN, "spu": SPU}
+SYSTEMS = {"crypten": CRYPTEN, "spu": SPU, "spu-cheetah": CHEETAH}
+SystemName = Literal["crypten", "spu", "spu-cheetah"]
 FOLDER = Path("build") / "peers"
 # variant -> ReLUs kept by the ResNet-18 of the paper's tables; None keeps all
 VARIANTS: dict[str, int | None] = {"all ReLUs": None, "12,900 ReLUs": 12_900, "all quadratic": 0}
@@ -37,32 +40,65 @@ SPU_NOTES = (
     "SPU runs SEMI2K in a 64-bit ring with 18 fractional bits, secret weights, public coefficients, one thread; "
     "it makes its triples in line with its default first-party provider; it states neither bytes nor rounds.",
 )
+CHEETAH_NOTES = (
+    "Neither system has a dealer. SPU runs Cheetah (ring-LWE and silent transfers) in a 64-bit ring with 18 fractional "
+    "bits, secret weights, public coefficients, one thread, and does all its work in line; it states neither bytes nor "
+    "rounds. Ours makes its kits ahead, four at a time, of which one is counted, with secret coefficients and over TLS "
+    '1.3; the rows "with preparation" add that to the online seconds and bytes.',
+)
+_NOTES: dict[SystemName, tuple[str, ...]] = {"crypten": NOTES, "spu": SPU_NOTES, "spu-cheetah": CHEETAH_NOTES}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of ours: how kept ReLUs are compared, and who makes kits."""
+
+    comparison: ComparisonName
+    preparation: PreparationName = "dealer"
+
+    @property
+    def name(self) -> str:
+        return "AutoReP" if self.comparison == "dcf" else "AutoReP by bits"
+
+    @property
+    def offline(self) -> str:
+        """What is added in the second row."""
+        return "with dealer" if self.preparation == "dealer" else "with preparation"
+
+
+def ways(system: PeerSystem, program: Program) -> tuple[Way, ...]:
+    """Ours as the other system's equals: with a dealer where it has one, without where it has none."""
+    if not system.dealer:
+        return (Way("bits", "two-party"),)
+    return (Way("dcf"), Way("bits")) if program.relu_count else (Way("dcf"),)
 
 
 def compare(
     system: PeerSystem, variant: str, program: Program, images: np.ndarray, repeats: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """The other system's row, and two of ours per comparison protocol: online, and with the offline work added.
+    """The other system's row, and two for each of our ways: online, and with the offline work added.
 
     Medians of `repeats` inferences of each, taking turns, after one that warms up.
     """
     expected = program.run(images, mode="float")
-    comparisons: tuple[ComparisonName, ...] = ("dcf", "bits") if program.relu_count else ("dcf",)
     with ExitStack() as stack:
-        pairs = {name: stack.enter_context(Pair(program, name)) for name in comparisons}
+        pairs = {
+            way: stack.enter_context(Pair(program, way.comparison, preparation=way.preparation))
+            for way in ways(system, program)
+        }
         peer = stack.enter_context(PeerPair(system, program, images, folder))
-        queries: dict[str, list[Query]] = {name: [] for name in comparisons}
+        queries: dict[Way, list[Query]] = {way: [] for way in pairs}
         answers: list[Answer] = []
         for _ in range(repeats + 1):
-            for name, pair in pairs.items():
-                queries[name].append(pair.query(images))
+            for way, pair in pairs.items():
+                queries[way].append(pair.query(images))
             answers.append(peer.query())
         counted = peer.count()
     common = {"variant": variant, "relus": program.relu_count}
     peer_seconds = statistics.median(answer.seconds for answer in answers[1:])
     rows: list[dict[str, Any]] = []
-    for name in comparisons:
-        rows += _ours(common | {"comparison": name}, queries[name][1:], peer_seconds, expected)
+    for way, asked in queries.items():
+        rows += _ours(way, common | {"comparison": way.comparison}, asked[1:], peer_seconds, expected)
     theirs = {
         "seconds": peer_seconds,
         "bytes_per_party": counted["bytes"],
@@ -74,9 +110,9 @@ def compare(
 
 
 def _ours(
-    common: dict[str, Any], queries: list[Query], peer_seconds: float, expected: np.ndarray
+    way: Way, common: dict[str, Any], queries: list[Query], peer_seconds: float, expected: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Online, and online with dealer and preparation."""
+    """Online, and online with what was made ahead."""
     seconds = statistics.median(query.seconds for query in queries)
     offline = statistics.median(query.dealer_seconds + query.prepare_seconds for query in queries)
     counts = {"bytes_per_party": queries[0].parties[0]["bytes"], "rounds": queries[0].parties[0]["rounds"]}
@@ -94,20 +130,24 @@ def _ours(
         "dealer_seconds": statistics.median(query.dealer_seconds for query in queries),
         "offline_bytes": queries[0].offline_bytes,
     }
-    system = "AutoReP" if common["comparison"] == "dcf" else "AutoReP by bits"
-    return [{"system": system, **common, **online}, {"system": f"{system}, with dealer", **common, **dealt}]
+    if making := queries[0].making:
+        dealt["bytes_per_party"] += max(entry["sent"] for entry in making)
+        dealt["making_cpu_seconds_per_party"] = statistics.median(
+            entry["cpu_seconds"] for query in queries for entry in query.making
+        )
+    return [{"system": way.name, **common, **online}, {"system": f"{way.name}, {way.offline}", **common, **dealt}]
 
 
 def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
     return max(float(np.abs(logits - expected).max()) for logits in answers)
 
 
-def measure(system: Literal["crypten", "spu"] = "crypten", repeats: int = 7, folder: Path = FOLDER) -> dict[str, Any]:
+def measure(system: SystemName = "crypten", repeats: int = 7, folder: Path = FOLDER) -> dict[str, Any]:
     """ResNet-18 at 32×32 at three budgets: all rows, and what they count; the other system is installed in `folder`."""
     rows = []
     for variant, relus in VARIANTS.items():
         warn(f"peers: {variant}")
         program = build_program("resnet18", 32, relus)
         rows += compare(SYSTEMS[system], variant, program, random_inputs(program, 1), repeats, folder)
-    notes = NOTES if system == "crypten" else SPU_NOTES
-    return {"network": "resnet18", "image_size": 32, "repeats": repeats, "rows": rows, "notes": list(notes)}
+    notes = list(_NOTES[system])
+    return {"network": "resnet18", "image_size": 32, "repeats": repeats, "rows": rows, "notes": notes}

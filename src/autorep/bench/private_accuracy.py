@@ -14,6 +14,7 @@ from tqdm import tqdm
 from autorep import data, zoo
 from autorep.compiler.compile import compile_program
 from autorep.mpc.local import LocalPair
+from autorep.mpc.two_party.names import PreparationName
 from autorep.program.agreement import agreement, rounding_error
 from autorep.program.ir import Program
 from autorep.training.saved import SavedModel
@@ -23,7 +24,12 @@ ERROR_IMAGES, ERROR_RUNS = 50, 6  # what the documented rounding error is measur
 
 
 def private_accuracy(
-    saved: SavedModel, dataset: data.Dataset, count: int, batch: int = 20, progress: bool = True
+    saved: SavedModel,
+    dataset: data.Dataset,
+    count: int,
+    batch: int = 20,
+    progress: bool = True,
+    preparation: PreparationName = "dealer",
 ) -> dict[str, Any]:
     """Compile on training images, then run the first `count` test images in every mode."""
     count = min(count, len(dataset.test))
@@ -31,11 +37,12 @@ def private_accuracy(
     program = calibrated(saved, dataset)
     exact = program.run(images, mode="float")
     fixed = program.run(images, mode="fixed")
-    private = _private(program, images, batch, progress)
+    private = _private(program, images, batch, progress, preparation)
     compared = agreement(fixed, private, rounding_error(program, images[:ERROR_IMAGES], ERROR_RUNS))
     return {
         "images": count,
         "relus": program.relu_count,
+        "preparation": preparation,
         "accuracy": {
             mode: 100.0 * float((logits.argmax(1) == labels).mean())
             for mode, logits in (("float", exact), ("fixed", fixed), ("private", private))
@@ -59,9 +66,11 @@ def calibrated(saved: SavedModel, dataset: data.Dataset) -> Program:
     )
 
 
-def _private(program: Program, images: np.ndarray, batch: int, progress: bool) -> np.ndarray:
+def _private(
+    program: Program, images: np.ndarray, batch: int, progress: bool, preparation: PreparationName
+) -> np.ndarray:
     parts = [images[start : start + batch] for start in range(0, len(images), batch)]
-    with LocalPair(program, timeout=600.0) as pair:
+    with LocalPair(program, timeout=600.0, preparation=preparation) as pair:
         return np.concatenate([pair.run(part) for part in tqdm(parts, "private queries", disable=not progress)])
 
 

@@ -162,8 +162,9 @@ class Processor(Measurement):
 class Peers(Measurement):
     """ResNet-18 at 32×32 on another system and on ours: latency, bytes, rounds, ratios at three budgets."""
 
-    system: Literal["crypten", "spu"] = "crypten"
-    """CrypTen 0.4.1, or SPU 0.9.5 (tens of seconds an image)."""
+    system: Literal["crypten", "spu", "spu-cheetah"] = "crypten"
+    """CrypTen 0.4.1, SPU 0.9.5 (tens of seconds an image), or its Cheetah (minutes), which like ours here has no
+    dealer."""
     repeats: int = 7
     """Alternating inferences measured per variant, after one that warms up."""
     peers_folder: Path = Path("build") / "peers"

@@ -69,8 +69,11 @@ class Zoo:
     """Test images of each model."""
     batch: int = 20
     """Images in one private query."""
+    preparation: Literal["dealer", "two-party", "ot"] = "dealer"
+    """Who makes the correlated randomness: a dealer, or the two servers."""
     record: bool = False
-    """Write bench/results/zoo.json, and the accuracies into the model's own JSON file."""
+    """Write bench/results/zoo.json, and the accuracies into the model's own JSON file; without a dealer
+    bench/results/zoo-two-party.json alone."""
     json: str | None = None
     """Write the result as JSON to a file, or to standard output with `-`."""
 
@@ -82,12 +85,15 @@ class Zoo:
         for name in self.models or zoo.names():
             saved = zoo.load(name)
             dataset = self._dataset(saved)
-            results[name] = private_accuracy(saved, dataset, self.images, self.batch, progress=self.json != "-")
-            if self.record:
+            results[name] = private_accuracy(
+                saved, dataset, self.images, self.batch, progress=self.json != "-", preparation=self.preparation
+            )
+            if self.record and self.preparation == "dealer":
                 note_in_zoo(name, results[name])
         if self.record:
-            before = load("zoo")["result"]["models"] if (RESULTS / "zoo.json").exists() else {}
-            record("zoo", {"models": before | results})
+            file = "zoo" if self.preparation == "dealer" else f"zoo-{self.preparation}"
+            before = load(file)["result"]["models"] if (RESULTS / f"{file}.json").exists() else {}
+            record(file, {"models": before | results})
         emit({"models": results}, tables.zoo({"models": results}).text(), self.json)
         return 0 if all(result["holds"] for result in results.values()) else 1
 

@@ -58,6 +58,31 @@ def inferences(results: Iterable[Result]) -> Table:
     return Table(head, rows, "lrrrrrrr")
 
 
+def made_together(results: Iterable[Result]) -> Table:
+    """What two servers without a dealer spend on one query: making its kits, then answering it."""
+    rows = []
+    for result in sorted(results, key=order):
+        rows.append(
+            (
+                inference_title(result),
+                f"{result['relus']:,}",
+                seconds(result["making_cpu_seconds_per_party"]),
+                seconds(result["dealer_seconds"]),
+                megabytes(result["making_bytes"]),
+                megabytes(result["offline_bytes"] / 2),
+                seconds(result["online_cpu_seconds_per_party"]),
+                seconds(result["online_seconds"]),
+                result["rounds"],
+                megabytes(result["peak_party_bytes"]),
+            )
+        )
+    head = (
+        "network", "ReLUs kept", "making a kit, processor time a party", "wall-clock", "between the servers",
+        "kit of a party", "online, processor time a party", "wall-clock", "rounds", "memory of a party, with Python",
+    )  # fmt: skip
+    return Table(head, rows, "lrrrrrrrrr")
+
+
 def links(results: Iterable[Result]) -> Table:
     """The estimate before the run against measured runs over throttled links."""
     rows = [

@@ -1,8 +1,8 @@
 """Fingerprints of what two makers must compute alike: makers of another release are refused before anything is made.
 
-Their messages look uniform, so two releases that differ would make kits that fit nowhere, and nobody would notice before
-the answers. The kernels are fingerprinted by what they give for fixed inputs, the order and layout of messages by the
-sources that write and read them: neither can be forgotten when something changes.
+Their messages look uniform, so two releases that differ would make kits that fit nowhere, and nobody would notice
+before the answers. The kernels are fingerprinted by what they give for fixed inputs, the order and layout of messages
+by the sources that write and read them: neither can be forgotten when something changes.
 """
 
 from __future__ import annotations
