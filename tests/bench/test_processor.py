@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from autorep import _native
-from autorep.bench.processor import measure, processor_seconds
+from autorep.bench.processor import Effort, measure, processor_seconds
 from autorep.report import tables
 
 
@@ -36,7 +36,7 @@ child.kill()
 @pytest.mark.slow
 def test_every_part_costs_something_and_the_level_is_restored() -> None:
     level = _native.simd()
-    result = measure([("digits_net", None)], ["portable"], repeats=1, service_queries=2)
+    result = measure([("digits_net", None)], ["portable"], Effort(repeats=1, service_queries=2, load_seconds=0.5))
     assert _native.simd() == level
     assert "AUTOREP_SIMD" not in os.environ
     (row,) = result["rows"]
@@ -45,3 +45,7 @@ def test_every_part_costs_something_and_the_level_is_restored() -> None:
     assert row["service"]["total"] == pytest.approx(sum(row["service"][r] for r in ("dealer", "party0", "party1")))
     assert row["service"]["party0"] > 0
     assert "in all" in tables.processor(result).text()
+    assert [measured["clients"] for measured in row["load"]] == [1, 4, 16]
+    assert all(measured["answered"] >= measured["clients"] for measured in row["load"])
+    assert all(measured["failed"] == 0 for measured in row["load"])
+    assert "answers a second" in tables.load(result).text()

@@ -54,6 +54,15 @@ def test_the_headline_shows_both_systems_and_the_ratio(results: Path) -> None:
     assert "7 alternating" in text
 
 
+def test_the_headline_shows_what_all_parties_spend_where_that_is_recorded(results: Path) -> None:
+    assert "processor" not in table("headline", results)
+    row = {"network": "resnet18", "image_size": 32, "relus": 12_900, "simd": "avx512", "total_cpu_seconds": 0.25}
+    record("cost", {"rows": [row | {"cpu_seconds": {}}]}, folder=results)
+    text = table("headline", results)
+    assert "our processor time, all parties" in text
+    assert text.splitlines()[2].endswith("| 0.250 s |")
+
+
 def test_networks_quote_the_papers_latency_beside_plain_runs_only(results: Path) -> None:
     text = table("networks", results)
     assert text.count("ResNet-18") == 1

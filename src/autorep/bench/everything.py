@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autorep.bench import growth, kernels, peers, train
+from autorep.bench import growth, kernels, peers, processor, train
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pi import LinkName, measure
 from autorep.mpc.two_party.names import PreparationName
@@ -107,7 +107,11 @@ def measure_all(scope: Literal["quick", "full"], only: str = "") -> Iterator[tup
         if any(only in case.name + setting.suffix for setting in case.settings):
             warn(f"{time.monotonic() - started:.0f} s: {case.name}")
             yield from measure_case(case)
-    singles: dict[str, Callable[[], dict[str, Any]]] = {"peers": peers.measure, "kernels": kernels.measure}
+    singles: dict[str, Callable[[], dict[str, Any]]] = {
+        "peers": peers.measure,
+        "kernels": kernels.measure,
+        "cost": processor.measure,
+    }
     if scope == "full":
         singles |= {"growth": growth.measure, "training/speed": train.measure}
     for name, run in singles.items():

@@ -1,16 +1,19 @@
-"""Processor time of one query, all parties together: what an operator pays for, whatever the machine is busy with.
+"""What a query costs: processor time of all parties together, whatever the machine is busy with; and what clients wait.
 
-By the processes' own counters (user and system time), not by sampling. The engine is measured with two party
-processes over TLS on loopback, phase by phase; the service with a whole deployment on this machine, over queries that
-one client asks one after another until the kits they used are made again.
+Processor time is by the processes' own counters (user and system time), not by sampling. The engine is measured with
+two party processes over TLS on loopback, phase by phase; the service with a whole deployment on this machine, over
+queries that one client asks one after another until the kits they used are made again. Throughput and waiting are those
+of several clients who ask as fast as they are answered; they count on an idle machine only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +23,61 @@ from autorep import _native
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
 from autorep.program.ir import Program
+from autorep.service.load import run_load, summary
 from autorep.service.local import LocalDeployment
 
+CASES: tuple[tuple[str, int | None], ...] = (
+    ("resnet18", 12_900),
+    ("resnet18", 0),
+    ("resnet20", 5_652),
+    ("digits_net", 512),
+)
+CLIENTS = (1, 4, 16)
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 _SETTLED = 0.02  # a deployment that spends less of a core than this has no kits left to make
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        repeats: queries of the engine; one more warms up.
+        service_queries: through a deployment; 0 leaves it out.
+        load_seconds: under load by each number of clients; 0 leaves it out.
+    """
+
+    repeats: int = 7
+    service_queries: int = 20
+    load_seconds: float = 10.0
+
+
 def measure(
-    cases: Sequence[tuple[str, int | None]], levels: Sequence[str], repeats: int, service_queries: int
+    cases: Sequence[tuple[str, int | None]] = CASES, levels: Sequence[str] = (), effort: Effort | None = None
 ) -> dict[str, Any]:
-    """One row per network, number of kept ReLUs and instruction-set level; `service_queries` 0 leaves it out."""
+    """One row per network, number of kept ReLUs and instruction-set level (the processor's best if none is given)."""
+    effort = effort or Effort()
     rows = []
     before = os.environ.get("AUTOREP_SIMD")
     try:
         for network, relus in cases:
             program = build_program(network, relus=relus)
-            for level in levels:
+            for level in levels or (_native.simd(),):
                 os.environ["AUTOREP_SIMD"] = level  # for the processes that are started
                 _native.set_simd(level)
                 row = {"network": network, "image_size": program.input.shape[-1], "relus": program.relu_count}
-                row |= {"simd": level, **engine(program, repeats)}
-                if service_queries:
-                    row["service"] = service(program, service_queries)
+                row |= {"simd": level, **engine(program, effort.repeats)}
+                if effort.service_queries:
+                    row["service"] = service(program, effort.service_queries)
+                if effort.load_seconds:
+                    row["load"] = load(program, effort.load_seconds)
                 rows.append(row)
     finally:
         _native.set_simd("auto")
         os.environ.pop("AUTOREP_SIMD")
         if before is not None:
             os.environ["AUTOREP_SIMD"] = before
-    return {"repeats": repeats, "service_queries": service_queries, "rows": rows}
+    return {**asdict(effort), "rows": rows}
 
 
 def engine(program: Program, repeats: int) -> dict[str, Any]:
@@ -85,6 +114,19 @@ def service(program: Program, queries: int) -> dict[str, float]:
         after = _spent(deployment)
     spent = {role: (after[role] - before[role]) / queries for role in before}
     return {**spent, "client": own / queries, "total": sum(spent.values())}
+
+
+def load(program: Program, seconds: float) -> list[dict[str, Any]]:
+    """Throughput and waiting of one, four and sixteen clients (`load.summary`)."""
+    images = np.zeros((1, *program.input.shape))
+    results = []
+    with LocalDeployment(program, prepare=32) as deployment:
+        for count in CLIENTS:
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(deployment.client(concurrency=1)) for _ in range(count)]
+                run_load(clients, images, min(1.0, seconds))  # connections, caches
+                results.append(summary(*run_load(clients, images, seconds)))
+    return results
 
 
 def _settle(deployment: LocalDeployment, window: float = 1.0, limit: float = 120.0) -> None:

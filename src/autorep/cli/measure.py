@@ -136,25 +136,32 @@ def describe_inference(result: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Processor(Measurement):
-    """Processor time of one query, all parties together: dealer, preparation, computing, exchanges, and the service."""
+    """Processor time of one query, all parties together: dealer, preparation, computing, exchanges, and the service.
 
-    cases: tuple[str, ...] = ("resnet18:12900", "resnet20:5652")
-    """Networks and ReLUs to keep, NETWORK:COUNT or NETWORK:all."""
+    Then throughput and waiting under load by 1, 4 and 16 clients. `--record cost` writes what `make readme` shows.
+    """
+
+    cases: tuple[str, ...] = ()
+    """Networks and ReLUs to keep, NETWORK:COUNT or NETWORK:all; those of the recorded table if none is given."""
     levels: tuple[str, ...] = ()
     """Instruction-set levels to force, such as avx512 avx2; the processor's best if none is given."""
     repeats: int = 7
     """Queries of the engine measured per row; one more warms up."""
     service_queries: int = 20
     """Queries through a deployment on this machine; 0 leaves the service out."""
+    load_seconds: float = 10.0
+    """Seconds under load by each number of clients; 0 leaves it out."""
 
     def run(self) -> int:
-        from autorep import _native
-        from autorep.bench.processor import measure
+        from autorep.bench.processor import CASES, Effort, measure
 
         pairs = [case.partition(":")[::2] for case in self.cases]
         cases = [(network, parse_relus(relus or "all")) for network, relus in pairs]
-        result = measure(cases, self.levels or (_native.simd(),), self.repeats, self.service_queries)
-        self.finish(result, tables.processor(result).text())
+        result = measure(cases or CASES, self.levels, Effort(self.repeats, self.service_queries, self.load_seconds))
+        texts = [tables.processor(result).text()]
+        if self.load_seconds:
+            texts.append(tables.load(result).text())
+        self.finish(result, "\n\n".join(texts))
         return 0
 
 

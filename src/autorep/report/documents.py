@@ -42,6 +42,15 @@ def _inferences(
     return make
 
 
+def _headline(sources: Sources) -> Table | None:
+    """Beside CrypTen, and what it costs all parties together where that was recorded."""
+    found = {record.name: record for record in sources.records if record.name in ("peers", "cost")}
+    if "peers" not in found:
+        return None
+    cost = found["cost"].result if "cost" in found else None
+    return _with_origin(tables.headline(found["peers"].result, cost), list(found.values()))
+
+
 def _batches(sources: Sources) -> Table | None:
     """Loopback runs of the programs that were measured with several batches or threads."""
 
@@ -66,7 +75,7 @@ def _with_origin(table: Table, records: Sequence[Record]) -> Table:
 
 
 TABLES: dict[str, Callable[[Sources], Table | None]] = {
-    "headline": _recorded("peers", tables.headline),
+    "headline": _headline,
     "networks": _inferences(tables.is_plain, tables.inferences, "One image, one core a party"),
     "two-party": _inferences(
         lambda result: result.get("preparation") == "two-party" and result["link"] == "loopback",
@@ -84,6 +93,7 @@ TABLES: dict[str, Callable[[Sources], Table | None]] = {
     "kernels": _recorded("kernels", tables.kernels),
     "kernels-avx2": _recorded("kernels-avx2", tables.kernels),
     "processor": _recorded("cost", tables.processor),
+    "load": _recorded("cost", tables.load),
 }
 
 

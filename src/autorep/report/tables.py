@@ -146,6 +146,23 @@ def processor(result: Result) -> Table:
     return Table(head, rows, "llrrrrrrrrr", "Processor time of one query of one image, user and system")
 
 
+def load(result: Result) -> Table:
+    """What clients of a deployment wait, and how many are served."""
+    rows = [
+        (
+            f"{inference_title(row)}, {row['relus']:,} ReLUs",
+            measured["clients"],
+            f"{measured['per_second']:.1f}",
+            *(f"{measured[name]:.0f} ms" for name in ("p50_ms", "p95_ms", "p99_ms")),
+            measured["failed"],
+        )
+        for row in result["rows"]
+        for measured in row.get("load", ())
+    ]
+    head = ("network", "clients", "answers a second", "waited p50", "p95", "p99", "failed")
+    return Table(head, rows, "lrrrrrr", "Dealer, both servers and all clients on the cores of one machine")
+
+
 def peers(result: Result) -> Table:
     """Ours and another system doing the same work, row by row."""
     rows = [
@@ -163,13 +180,15 @@ def peers(result: Result) -> Table:
     return Table(head, rows, "llrrrr", " ".join(result.get("notes", ())))
 
 
-def headline(result: Result) -> Table:
-    """Ours against CrypTen, one row a variant."""
+def headline(result: Result, cost: Result | None = None) -> Table:
+    """Ours against CrypTen, one row a variant; with the processor time of all parties where `cost` has it."""
+    spent = {_variant(row["relus"]): row for row in (cost or {"rows": ()})["rows"] if row["network"] == "resnet18"}
     rows = []
     for ours in (row for row in result["rows"] if "comparison" in row and "dealer_seconds" not in row):
         same = [row for row in result["rows"] if row["variant"] == ours["variant"]]
         peer = next(row for row in same if row["system"].startswith("CrypTen"))
         dealt = next(row for row in same if row["system"] == f"{ours['system']}, with dealer")
+        known = spent.get(ours["variant"]) if ours["comparison"] == "dcf" else None
         rows.append(
             (
                 ours["variant"] + (", compared by bits" if ours["comparison"] == "bits" else ""),
@@ -180,13 +199,21 @@ def headline(result: Result) -> Table:
                 f"{megabytes(ours['bytes_per_party'])} / {megabytes(peer['bytes_per_party'])}",
                 f"{ours['rounds']} / {peer['rounds']}",
                 f"{seconds(dealt['dealer_seconds'])}, {megabytes(dealt['offline_bytes'])}",
+                *([] if cost is None else [seconds(known["total_cpu_seconds"]) if known else ""]),
             )
         )
     head = (
         "ResNet-18, 32×32", "AutoReP online", "with offline work", "CrypTen 0.4.1", "faster (with offline)",
-        "sent per party", "rounds", "our dealer",
+        "sent per party", "rounds", "our dealer", *([] if cost is None else ["our processor time, all parties"]),
     )  # fmt: skip
-    return Table(head, rows, "lrrrrrrr", f"Medians of {result['repeats']} alternating inferences of one image")
+    return Table(
+        head, rows, "l" + "r" * (len(head) - 1), f"Medians of {result['repeats']} alternating inferences of one image"
+    )
+
+
+def _variant(relus: int) -> str:
+    """The name of a budget of ResNet-18 beside other systems."""
+    return {0: "all quadratic", 557_056: "all ReLUs"}.get(relus, f"{relus:,} ReLUs")
 
 
 def growth(result: Result) -> Table:
