@@ -41,7 +41,7 @@ class Live:
 
 
 def move(function: Callable[..., Any], args: Any, kwargs: Any, sizes: Mapping[str, int], exact: bool = True) -> Any:
-    """Apply a function that only moves elements; Live values (and zero constants) in, Live values out.
+    """Apply a function that only moves elements; Live values in, Live values out, constants among them taken for zeros.
 
     Arguments:
         sizes: elements of every operation's result, the whole batch.
@@ -55,9 +55,7 @@ def move(function: Callable[..., Any], args: Any, kwargs: Any, sizes: Mapping[st
         if isinstance(value, Live):
             index = _numbers(value, sizes, starts) + 1  # zeros of padding and constants become the number of a zero
             return index if exact else index.double()
-        if isinstance(value, Tensor) and value.is_floating_point():
-            if bool(value.any()):
-                raise Unsupported("a constant that is not zero among the moved values; add it instead")
+        if _is_constant(value):
             return torch.zeros(value.shape, dtype=torch.int64 if exact else torch.float64)
         return value
 
@@ -67,6 +65,19 @@ def move(function: Callable[..., Any], args: Any, kwargs: Any, sizes: Mapping[st
         return Live(sources, tuple(value.shape), value.long() - 1) if isinstance(value, Tensor) else value
 
     return _mapped(result, live)
+
+
+def moved_constants(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What the same function makes of the constants among zeros for all Live values; None when it moves no constant."""
+    if not any(_is_constant(value) and bool(value.any()) for value in _leaves((args, kwargs))):
+        return None
+
+    def numbers(value: Any) -> Any:
+        if isinstance(value, Live):
+            return torch.zeros(value.shape, dtype=torch.float64)
+        return value.double() if _is_constant(value) else value
+
+    return function(*_mapped(args, numbers), **_mapped(kwargs, numbers))
 
 
 def per_image(live: Live, sizes: Mapping[str, int], batch: int) -> np.ndarray:
@@ -98,6 +109,10 @@ def expanded(live: Live, shape: Sequence[int], sizes: Mapping[str, int]) -> Live
 
 def is_whole(live: Live) -> bool:
     return live.index is None
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _numbers(live: Live, sizes: Mapping[str, int], starts: Mapping[str, int]) -> Tensor:

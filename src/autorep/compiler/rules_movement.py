@@ -66,7 +66,7 @@ def cast(to: Translator, x: Live, *args: Any, dtype=None, **kwargs: Any) -> Live
     return x
 
 
-@rule("zeros_like")
+@rule("zeros_like", "zero")
 def zeros_like(to: Translator, x: Live, **kwargs: Any) -> torch.Tensor:
     return torch.zeros(x.shape)
 

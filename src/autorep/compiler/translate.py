@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autorep.compiler.draft import DRAFT_FRAC, Draft
-from autorep.compiler.live import Live, Unsupported, move, per_image
+from autorep.compiler.live import Live, Unsupported, move, moved_constants, per_image
 from autorep.program.ir import Activation, Affine, Concat, Flatten, Gather, Op
 
 Rule = Callable[..., Any]
@@ -93,8 +93,21 @@ class Translator:
             self.path = path
 
     def move(self, function: Callable[..., Any], *args: Any, exact: bool = True, **kwargs: Any) -> Any:
-        """A function that only moves elements, applied to Live values."""
-        return move(function, args, kwargs, self.sizes, exact)
+        """A function that only moves elements, applied to Live values; constants among them are added afterwards."""
+        moved = move(function, args, kwargs, self.sizes, exact)
+        constants = moved_constants(function, args, kwargs)
+        if constants is None:
+            return moved
+        if isinstance(moved, Live):
+            return self._plus(moved, constants)
+        return tuple(self._plus(value, constant) for value, constant in zip(moved, constants))
+
+    def _plus(self, x: Live, constant: Tensor) -> Live:
+        if not bool(constant.any()):
+            return x
+        if bool((constant != constant[:1]).any()):
+            raise Unsupported("a constant that differs between the images of a batch")
+        return self.affine(x, 1.0, constant[0].numpy())
 
     def reshape(self, x: Live, shape: Sequence[int]) -> Live:
         """The same elements in the same order, in another shape (batch included)."""
