@@ -31,7 +31,10 @@ ALLOWED = {
     "cli": {*TOP, "bench", "modes", "report"},
 }
 # what a package may take from another is sometimes narrower than the whole package
-NARROWER = {("mpc", "program"): {"ir", "files", "shares"}, ("service", "program"): {"ir", "files", "shares"}}
+NARROWER = {
+    ("mpc", "program"): {"ir", "files", "shares", "tournament"},
+    ("service", "program"): {"answer", "ir", "files", "shares"},
+}
 # the one call upwards: a Program runs itself in any mode, and the third mode is the engine's
 UPWARDS = {("program/ir.py", "modes.run")}
 

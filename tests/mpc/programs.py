@@ -168,15 +168,26 @@ class DealtRounding:
     """The masks that a dealer with known seeds used."""
 
     def __init__(self, program: ir.Program, seeds: tuple[bytes, bytes], batch: int) -> None:
-        self._seeds = seeds
+        self._program, self._seeds = program, seeds
         self._items = {item.label: item for item in program_items(program, batch)}
 
     def mask(self, name, step, shape, bits, shift) -> np.ndarray:
+        if step == "wire":
+            return self._wire(self._program[name].inputs[0], shape, bits)
         label = f"{name}/r" if step == "a" else f"{name}/quad/z"
         item = self._items[label]
         total = sum(stream(seed, label, (item.count,), item.bits) for seed in self._seeds)
         assert item.bits == bits
         return reduce(total.reshape(shape), bits)
+
+    def _wire(self, name, shape, bits) -> np.ndarray:
+        """The mask of a wire, from what both parties expand."""
+        sinks = io.BytesIO(), io.BytesIO()
+        with LocalPair(self._program) as pair:
+            pair.dealer.deal_to(sinks, shape[0], self._seeds)
+            kits = [party.source(sink.getvalue()) for party, sink in zip(pair.parties, sinks)]
+            masks = [party.prepare(kit, traced=True).masks[name] for party, kit in zip(pair.parties, kits)]
+        return reduce((masks[0] + masks[1]).reshape(shape), bits)
 
 
 def prepare(party: Party, kit: bytes) -> PreparedQuery:

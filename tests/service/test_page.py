@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from torch import nn
 from autorep import data, models
 from autorep.compiler.compile import compile_program
 from autorep.preprocessing import Preprocessing, picture_address
+from autorep.program.answer import AnswerName, answering
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 
@@ -251,6 +253,36 @@ def test_a_picture_out_of_range_is_refused_and_names_no_class(browser: Chromium)
         assert ask(browser).startswith("This program was made for values from")
         keep_screenshot(browser, "out-of-range")
     assert browser.evaluate("document.querySelectorAll('#bars li').length") == 0
+
+
+@needs_browser
+@pytest.mark.parametrize("gives", ["logits", "class"])
+def test_an_answer_out_of_range_names_no_class(browser: Chromium, gives: AnswerName) -> None:
+    """The servers of a page that does not look at the input range."""
+    torch.manual_seed(4)
+    layers = [nn.Conv2d(1, 4, 3, 2, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10, bias=False)]
+    program = compile_program(nn.Sequential(*layers).eval(), torch.rand(32, 1, 8, 8) / 50, name="dark")
+    wide = dataclasses.replace(program, info={**program.info, "input_range": [-9, 9]})
+    with LocalDeployment(answering(wide, gives), prepare=1) as deployment:
+        browser.open(deployment.urls[0])
+        browser.wait_for("!document.getElementById('ask').disabled")
+        type_character(browser, "8")
+        assert ask(browser).startswith("No answer: this image is too far")
+    assert browser.evaluate("document.querySelectorAll('#bars li').length") == 0
+
+
+@needs_browser
+def test_a_class_alone_is_shown_without_a_probability(browser: Chromium, program: Program) -> None:
+    with LocalDeployment(answering(program, "top-5"), prepare=1) as deployment:
+        browser.open(deployment.urls[0])
+        browser.wait_for("!document.getElementById('ask').disabled")
+        type_character(browser, "7")
+        status = ask(browser)
+        image = np.array(browser.evaluate(GREY.format("view-own"))).reshape(1, 1, 8, 8) / 255
+        shown = browser.evaluate("[...document.querySelectorAll('#bars li')].map(li => li.innerText.trim())")
+    best = np.argsort(-program.run(image, "float")[0])[:5]
+    assert shown == [f"digit {i}" for i in best]
+    assert status == f"The answer: digit {best[0]}."
 
 
 @needs_browser

@@ -70,6 +70,11 @@ class Compile:
     """Every layer must fit values this many times larger than calibration shows."""
     outliers: float = 0.0
     """Share of the calibration images that may be set aside because they reach much further than the others."""
+    answer: Literal["class", "top-5", "logits"] = "logits"
+    """What clients are told: the class alone, the best five classes in order, or all logits."""
+    check: bool = False
+    """Let the servers tell the client, in one private bit, whether the last features are in range: one round more.
+    Always so where logits, which a client can check itself, are not given."""
     samples: int = 0
     """Test images to publish with the program, for people to click on in the browser."""
     json: str | None = None
@@ -77,6 +82,7 @@ class Compile:
 
     def run(self) -> int:
         from autorep import zoo
+        from autorep.program.answer import answering
         from autorep.program.files import program_hash, save, split
 
         saved = zoo.load(self.model)
@@ -87,6 +93,7 @@ class Compile:
             self.outliers,
             _samples(saved, self.data, self.data_path, self.samples),
         )
+        program = answering(program, self.answer, self.check)
         save(program, self.out / "program")
         split(program, self.out)
         rows = [
@@ -120,6 +127,7 @@ class Compile:
             "frac": program.input.frac,
             "calibration_images": program.info["calibration_images"],
             "calibration_outliers": program.info["calibration_outliers"],
+            "answer": self.answer,
             "fixed_error": error,
             "out": str(self.out),
             "headroom": program.info["headroom"],

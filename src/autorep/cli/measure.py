@@ -74,7 +74,7 @@ class PrivateInference(Measurement):
 
 @dataclass(frozen=True)
 class Misses(Measurement):
-    """Images made brighter by a factor: how many are refused, flagged, answered wrongly, and wrong without a sign."""
+    """Images changed in many ways: how many are refused, answered wrongly, marked, and wrong without a mark."""
 
     model: str = "cifar100-resnet20-relu10pct"
     """Name from `autorep zoo`, or a saved model."""
@@ -85,13 +85,15 @@ class Misses(Measurement):
 
     def run(self) -> int:
         from autorep import data, zoo
-        from autorep.bench.misses import misses
+        from autorep.bench.misses import answer_costs, misses
         from autorep.bench.private_accuracy import calibrated, pixels
 
         saved = zoo.load(self.model)
         dataset = data.load(saved.info["data"], self.data_path, saved.input_shape[-1])
-        rows = misses(calibrated(saved, dataset), pixels(dataset.test, self.images))
-        self.finish({"model": self.model, "rows": rows}, table([list(row.values()) for row in rows], list(rows[0])))
+        program = calibrated(saved, dataset)
+        rows, costs = misses(program, pixels(dataset.test, self.images)), answer_costs(program)
+        text = "\n\n".join(table([list(row.values()) for row in part], list(part[0])) for part in (rows, costs))
+        self.finish({"model": self.model, "rows": rows, "answers": costs}, text)
         return 0
 
 

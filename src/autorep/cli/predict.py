@@ -205,11 +205,16 @@ def _row(name: str, outcome: Prediction | ProtocolError) -> tuple[str, str, str,
         return name, "not answered", "", str(outcome)
     if not outcome.in_range:
         return name, "out of range", "", ""
-    return name, outcome.label, f"{100 * outcome.probability:.1f} %", _others(outcome)
+    return name, outcome.label, _percent(outcome.probability), _others(outcome)
 
 
 def _others(answer: Prediction) -> str:
-    return ", ".join(f"{label} {100 * probability:.1f} %" for label, probability in answer.top[1:])
+    return ", ".join(f"{label} {_percent(probability)}".rstrip() for label, probability in answer.top[1:])
+
+
+def _percent(probability: float | None) -> str:
+    """Nothing where the servers give classes only."""
+    return "" if probability is None else f"{100 * probability:.1f} %"
 
 
 def _plain(name: str, answer: Prediction | ProtocolError) -> dict[str, Any]:
@@ -221,7 +226,7 @@ def _plain(name: str, answer: Prediction | ProtocolError) -> dict[str, Any]:
         "probability": answer.probability,
         "top": [{"label": label, "probability": probability} for label, probability in answer.top],
         "in_range": answer.in_range,
-        "logits": answer.logits.tolist(),
+        "logits": None if answer.logits is None else answer.logits.tolist(),
         "seconds": answer.seconds,
         "online_seconds": answer.online_seconds,
         "sent_bytes": answer.sent_bytes,

@@ -22,6 +22,7 @@ from autorep.compiler.trace import Problem, Traced, trace
 from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
 from autorep.compiler.wires import assign_kinds
 from autorep.errors import DataError, RangeError, TraceError, UnsupportedOpError
+from autorep.program.answer import feature_wire
 from autorep.program.ir import Affine, Program
 
 Batches = Iterable[Any]
@@ -70,6 +71,7 @@ def compile_program(
         check_same(network, draft, batches, prepare, measured, lambda: _traced(network, example))
     calibration = measured if ranges is None else recalled(draft, ranges)
     ops = assign_widths(draft, calibration, margin, fractions)
+    features = feature_wire(ops)
     input_limit = INPUT_REACH * calibration.values[ops[0].name].largest
     facts = {
         **(info or {}),
@@ -80,6 +82,7 @@ def compile_program(
         "calibration_outliers": calibration.left_out,
         "margin": margin,
         "input_range": [-input_limit, input_limit],
+        "feature_energy": features.size * calibration.values[features.name].square,
         "output_limit": margin * calibration.values[ops[-1].name].largest,
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }

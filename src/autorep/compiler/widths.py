@@ -298,8 +298,9 @@ class _Planner:
         op = self.ops[name]
         seen = self.calibration.values[name]
         need = self.needs[name]
-        if op.kind == "wire" or name == next(reversed(self.ops)):
-            need = max(need, op.frac + self._integer_bits(seen.largest) + 1)
+        last = name == next(reversed(self.ops))
+        if op.kind == "wire" or last:  # one more bit for the difference of two logits (`program/answer.py`)
+            need = max(need, op.frac + self._integer_bits(seen.largest) + 1 + last)
         bits = 64 if isinstance(op, Input) else need if name in self.narrow else _round_width(need)
         if bits > 64:
             raise _DoesNotFit(f"{self._describe(op)}: {bits} bits are needed, 64 are there")

@@ -34,9 +34,12 @@ from autorep.program.ir import (
     Requantize,
     Sign,
     SumPool,
+    TopClasses,
+    WithinBound,
     decode,
     encode,
 )
+from autorep.program.tournament import tournament
 from autorep.program.windows import windows
 
 
@@ -48,7 +51,8 @@ class Rounding(Protocol):
 
         Arguments:
             name: the operation's.
-            step: "a" for the first opening (all elements), "b" for opening B (only the quadratics, in index order).
+            step: "a" for the first opening (all elements), "b" for opening B (only the quadratics, in index order),
+                "wire" for the wire that the operation reads.
             shift: by which the opened value will be shifted; one for all elements, or one per element of an image.
         """
         ...
@@ -155,6 +159,10 @@ class FixedProgram:
                 return self._activation(op, x, rounding)
             case Sign():
                 return self._sign(op, x, rounding)
+            case TopClasses():
+                return _top_classes(op, x)
+            case WithinBound():
+                return self._within_bound(op, x, rounding)
         raise TypeError(f"no fixed-point rule for {type(op).__name__} {op.name!r}")
 
     def _requantize(self, op: Requantize, x: np.ndarray, rounding: Rounding) -> np.ndarray:
@@ -182,6 +190,20 @@ class FixedProgram:
             mask = rounding.mask(op.name, "b", z.shape, op.quad_open_bits, op.quad_shift)
             result[:, index] = (z + _reduce(mask, op.quad_shift)) >> np.uint64(op.quad_shift)
         return result.reshape(x.shape)
+
+    def _within_bound(self, op: WithinBound, x: np.ndarray, rounding: Rounding) -> np.ndarray:
+        """[0 ≤ Q ≤ bound], Q the sum of squares in the ring that the shift leaves, read as signed."""
+        y, bits = x.reshape(len(x), -1), self._program[op.inputs[0]].bits
+        mask = rounding.mask(op.name, "wire", y.shape, bits, op.shift)
+        y = (y + _reduce(mask, op.shift)) >> np.uint64(op.shift)
+        missing = _word(op.bound) - (y * y).sum(axis=1, keepdims=True)
+
+        def reached(t: np.ndarray) -> np.ndarray:
+            """[t ≥ 0], as a difference of two ReLUs."""
+            window = bits - op.shift - 1
+            return _relu(t + np.uint64(1), window) - _relu(t, window)
+
+        return (reached(missing) - reached(missing - _word(op.bound + 1))) << np.uint64(op.frac)
 
     def _quadratic(self, op: Activation, t: np.ndarray, index: np.ndarray) -> np.ndarray:
         channel = index // (op.size // op.shape[0])
@@ -231,6 +253,17 @@ def _tournament(op: MaxPool, x: np.ndarray) -> np.ndarray:
         left, right, rest = np.split(columns, (pairs, 2 * pairs))
         columns = np.concatenate([right + _relu(left - right, op.window), rest])
     return columns[0].reshape(len(x), *op.shape)
+
+
+def _top_classes(op: TopClasses, x: np.ndarray) -> np.ndarray:
+    """The matches in the order in which the servers play them; the smaller of two is what their sum leaves."""
+    played = tournament(x.shape[1], op.size)
+    places = (x << np.uint64(op.bits)) - np.arange(x.shape[1], dtype=np.uint64)
+    for first, second in played.layers:
+        left, right = places[:, first], places[:, second]
+        places[:, first] = right + _relu(left - right, op.window)
+        places[:, second] = left + right - places[:, first]
+    return np.uint64(0) - places[:, played.best]
 
 
 def _word(value: int) -> np.uint64:

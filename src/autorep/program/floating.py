@@ -24,6 +24,8 @@ from autorep.program.ir import (
     Requantize,
     Sign,
     SumPool,
+    TopClasses,
+    WithinBound,
 )
 from autorep.program.windows import convolution, windows
 
@@ -46,8 +48,11 @@ def run_ops(
     dtype: type = np.float64,
 ) -> np.ndarray:
     """The same for a list of operations whose widths and scales may not be chosen yet."""
+    fracs = {op.name: op.frac for op in ops}
 
     def apply(op: Op, inputs: list[np.ndarray]) -> np.ndarray:
+        if isinstance(op, WithinBound):
+            return _within_bound(op, inputs[0], fracs[op.inputs[0]])
         own = {name: parameters.get(f"{op.name}.{name}") for name in op.parameter_names}
         return _apply(op, inputs, {k: v.astype(dtype, copy=False) for k, v in own.items() if v is not None})
 
@@ -89,7 +94,14 @@ def _apply(op: Op, inputs: list[np.ndarray], own: dict[str, np.ndarray]) -> np.n
             return _activation(op, x, own)
         case Sign():
             return np.where(x >= 0, x.dtype.type(1), x.dtype.type(-1))
+        case TopClasses():
+            return np.argsort(-x, axis=1, kind="stable")[:, : op.size].astype(x.dtype)
     raise TypeError(f"no float rule for {type(op).__name__} {op.name!r}")
+
+
+def _within_bound(op: WithinBound, x: np.ndarray, frac: int) -> np.ndarray:
+    squares = np.square(x.reshape(len(x), -1)).sum(axis=1, keepdims=True)
+    return (squares <= op.bound * 4.0 ** (op.shift - frac)).astype(x.dtype)
 
 
 def _activation(op: Activation, x: np.ndarray, own: dict[str, np.ndarray]) -> np.ndarray:

@@ -270,6 +270,35 @@ class MaxPool(Op):
         return positions.reshape(plane.shape[0], -1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TopClasses(Op):
+    """Positions of the largest values of a flat wire, best first, of equal ones the first: a sum without fraction.
+
+    What is compared is x·2**bits − position, so that a value carries its position along; the winner modulo 2**bits says
+    its position and nothing else. `shape` is (how many,); bits = 1 + those of the largest position.
+
+    window: bits of a comparison: exact while two values differ by less than 2**(window − bits) units.
+    """
+
+    window: int
+
+    @property
+    def ring(self) -> int:
+        """Bits in which values meet."""
+        return self.window + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinBound(Op):
+    """1 where the sum of squares of a wire is at most `bound`, else 0: a sum of shape (1,).
+
+    shift: the wire is shifted right by so much before it is squared; `bound` is in squares of the units that gives.
+    """
+
+    shift: int
+    bound: int
+
+
 OP_TYPES: dict[str, type[Op]] = {
     cls.__name__: cls
     for cls in (
@@ -287,6 +316,8 @@ OP_TYPES: dict[str, type[Op]] = {
         Activation,
         Sign,
         MaxPool,
+        TopClasses,
+        WithinBound,
     )
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autorep.preprocessing import Preprocessing, checked_numbers
+from autorep.program.answer import read_answers
 from autorep.service.shares import join
 
 
@@ -16,11 +17,11 @@ class Prediction:
     """The answer for one image.
 
     Attributes:
-        label: name of the most probable class; probability: its softmax.
-        top: the most probable classes and their probabilities, best first.
-        in_range: False when the logits are far beyond all that calibration showed: then this image has outgrown the
-            network's polynomials, and the answer is noise.
-        logits: the network's output.
+        label: name of the most probable class; probability: its softmax, None where the servers give classes only.
+        top: the most probable classes and their probabilities, best first, as far as the servers give them.
+        in_range: False when the logits, or the features before them, are far beyond all that calibration showed: then
+            this image has outgrown the network's polynomials, and the answer is noise.
+        logits: the network's output, None where the servers give classes only.
         seconds: from the first byte sent to the answer.
         online_seconds, sent_bytes, rounds: of the protocol between the servers (bytes: the larger of both).
         offline_bytes: correlated randomness both servers consumed.
@@ -28,10 +29,10 @@ class Prediction:
     """
 
     label: str
-    probability: float
-    top: tuple[tuple[str, float], ...]
+    probability: float | None
+    top: tuple[tuple[str, float | None], ...]
     in_range: bool
-    logits: np.ndarray = field(repr=False)
+    logits: np.ndarray | None = field(repr=False)
     seconds: float
     online_seconds: float
     sent_bytes: int
@@ -87,16 +88,24 @@ class Part:
 def prediction(parts: list[Part], description: Description, top: int, seconds: float, attempts: int) -> Prediction:
     """Both servers' parts put together."""
     first, second = parts
-    logits = join(first.share, second.share, description.output_bits, description.output_frac)
-    exponentials = np.exp(logits - logits.max())
-    probabilities = exponentials / exponentials.sum()
-    order = np.argsort(-probabilities)[: max(1, top)]
-    best = tuple((description.class_name(int(i)), float(probabilities[i])) for i in order)
+    values = join(first.share, second.share, description.output_bits, description.output_frac)
+    answer = read_answers(description.info, values[None])
+    in_range = answer.in_range is None or bool(answer.in_range[0])
+    probabilities, logits = None, None
+    if answer.logits is not None:
+        logits = answer.logits[0]
+        in_range = in_range and bool(np.abs(logits).max() <= description.output_limit)
+        exponentials = np.exp(logits - logits.max())
+        probabilities = exponentials / exponentials.sum()
+    best = tuple(
+        (description.class_name(int(i)), None if probabilities is None else float(probabilities[i]))
+        for i in answer.classes[0][: max(1, top)]
+    )
     return Prediction(
         label=best[0][0],
         probability=best[0][1],
         top=best,
-        in_range=bool(np.abs(logits).max() <= description.output_limit),
+        in_range=in_range,
         logits=logits,
         seconds=seconds,
         online_seconds=max(first.seconds, second.seconds),

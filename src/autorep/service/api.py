@@ -36,7 +36,10 @@ from autorep.service.session import Session
 from autorep.service.shares import CONTENT_TYPE, IMAGES_PER_QUERY, QUERY_ID, body_bytes, read_body, write_body
 from autorep.service.tokens import token_hash
 
-_PAGE_FILES = {"": "index.html", **{name: name for name in ("page.css", "page.js", "pixels.js", "shares.js")}}
+_PAGE_FILES = {
+    "": "index.html",
+    **{name: name for name in ("answers.js", "page.css", "page.js", "pixels.js", "shares.js")},
+}
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
 T = TypeVar("T")
 _BODY_SECONDS = 30.0

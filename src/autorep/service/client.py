@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
+from autorep.errors import ConfigError
 from autorep.service.answers import Description, Prediction
 from autorep.service.async_client import AsyncClient, Outcome
 
@@ -67,7 +68,11 @@ class Client:
 
     def logits(self, images: Any, *, progress: bool = False) -> np.ndarray:
         """The network's output for a batch (N, classes)."""
-        return np.stack([answer.logits for answer in self.predict(images, progress=progress)])
+        found = [answer.logits for answer in self.predict(images, progress=progress)]
+        given = [logits for logits in found if logits is not None]
+        if len(given) < len(found):
+            raise ConfigError("this program's owner lets servers give classes only, no logits; use predict")
+        return np.stack(given)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

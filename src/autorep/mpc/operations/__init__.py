@@ -17,6 +17,8 @@ from autorep.mpc.operations.maxpool import MaxPool
 from autorep.mpc.operations.product import Product
 from autorep.mpc.operations.requantize import Requantize
 from autorep.mpc.operations.sign import Sign
+from autorep.mpc.operations.top_classes import TopClasses
+from autorep.mpc.operations.within_bound import WithinBound
 from autorep.mpc.verbs import Source
 from autorep.program import ir
 
@@ -37,6 +39,8 @@ OPERATIONS: dict[type[ir.Op], type[Operation]] = {
     ir.Activation: Activation,
     ir.Sign: Sign,
     ir.MaxPool: MaxPool,
+    ir.TopClasses: TopClasses,
+    ir.WithinBound: WithinBound,
 }
 
 

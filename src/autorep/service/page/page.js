@@ -1,7 +1,8 @@
 // The page: draw or pick an image, ask both servers, show the answer.
 
+import { readAnswer } from "./answers.js";
 import { describe, levels, specification } from "./pixels.js";
-import { join, newQueryId, serverToken, softmax, split } from "./shares.js";
+import { join, newQueryId, serverToken, split } from "./shares.js";
 
 const $ = (id) => document.getElementById(id);
 const board = $("board");
@@ -264,17 +265,17 @@ function say(text, wrong = false) {
   $("status").classList.toggle("error", wrong);
 }
 
-function showAnswer(logits, milliseconds, answers) {
-  const probabilities = softmax(logits);
+function showAnswer(values, milliseconds, answers) {
+  const { best, inRange } = readAnswer(values, program.info);
   const names = program.info.class_names || [];
-  const order = probabilities.map((p, i) => [p, i]).sort((a, b) => b[0] - a[0]).slice(0, 5);
   const label = (index) => String(names[index] ?? index);
-  if (Math.max(...logits.map(Math.abs)) > (program.info.output_limit ?? Infinity)) {
+  if (!inRange) {
     $("bars").replaceChildren();
     say("No answer: this image is too far from those the model was made for; its numbers ran out of range.", true);
   } else {
-    $("bars").replaceChildren(...order.map(([p, index]) => bar(label(index), p)));
-    say(`The answer: ${label(order[0][1])}, ${(100 * order[0][0]).toFixed(1)} % sure.`);
+    $("bars").replaceChildren(...best.map(([index, probability]) => bar(label(index), probability)));
+    const [[first, probability]] = best;
+    say(`The answer: ${label(first)}${probability === null ? "" : `, ${percent(probability)} sure`}.`);
   }
   const number = (name) => Number(answers[0].headers.get(name));
   const facts = [
@@ -287,19 +288,24 @@ function showAnswer(logits, milliseconds, answers) {
   $("facts").hidden = false;
 }
 
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+/** One class; where its probability is not known, its name alone. */
 function bar(name, probability) {
   const item = document.createElement("li");
+  const label = text("span", name);
+  label.className = "name";
+  item.append(label);
+  if (probability === null) return item;
   const track = text("div", "");
   track.className = "track";
   const fill = text("div", "");
   fill.className = "fill";
   fill.style.width = `${100 * probability}%`;
   track.append(fill);
-  const label = text("span", name);
-  label.className = "name";
-  const value = text("span", `${(100 * probability).toFixed(1)} %`);
+  const value = text("span", percent(probability));
   value.className = "value";
-  item.append(label, track, value);
+  item.append(track, value);
   return item;
 }
 

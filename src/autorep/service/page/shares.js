@@ -33,11 +33,3 @@ export function join(first, second, bits, frac) {
   const scale = 2 ** frac;
   return Array.from(first, (word, i) => Number(BigInt.asIntN(bits, word + second[i])) / scale);
 }
-
-/** Probabilities from logits. */
-export function softmax(logits) {
-  const top = Math.max(...logits);
-  const weights = logits.map((value) => Math.exp(value - top));
-  const total = weights.reduce((a, b) => a + b, 0);
-  return weights.map((weight) => weight / total);
-}
