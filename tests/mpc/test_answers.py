@@ -45,7 +45,7 @@ def clear_inputs(program: ir.Program, count: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     gives=st.sampled_from(["class", "top-5", "logits"]),
@@ -121,7 +121,7 @@ def test_the_flag_falls_where_the_features_outgrow_the_bound(mode):
     assert 4 < answer.in_range.sum() < 20
 
 
-@pytest.mark.parametrize("comparison", ["dcf", "bits"])
+@pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])
 @pytest.mark.parametrize("gives", ["class", "top-5", "logits"])
 def test_ledger_equals_plan(comparison, gives):
     program = answering(network(10), gives, checked=True)

@@ -2,12 +2,12 @@
 
 Class p enters with v = x·2**k − p (k = `bits`): a public X·2**k − p under the mask ρ·2**k. No two are equal.
 
-1. A match of a and b is decided as in max pooling: max(a, b) = b + relu(a − b), by `compare_dcf` or `compare_bits`.
+1. A match of a and b is decided as in max pooling: max(a, b) = b + relu(a − b), by one of `comparisons`.
 2. The winners of a layer are opened under fresh masks; the losers follow, for max + min = a + b: public A + B − M under
    the mask ρ_a + ρ_b − z.
 3. After the last layer nothing is opened. Each party holds shares of the best values; −v modulo 2**k is the class p.
 
-Rounds: one less than layers (`program/tournament.py`: ⌈log2 classes⌉ for one class), plus those of `compare_bits`.
+Rounds: one less than layers (`program/tournament.py`: ⌈log2 classes⌉ for one class), plus those of the comparison.
 Sent per match: `ring` bits. Exact while two values differ by less than 2**(window − k) units.
 The servers see uniform values. The client, who adds the shares modulo 2**k, sees the classes: no value enters them.
 """

@@ -4,9 +4,9 @@
 2. Q = Σ x'²: with x' = X' − ρ', Qᵢ = Σ ([i=0]·X'² − 2·X'·ρ'ᵢ + [ρ'²]ᵢ), local (`verbs.Product`).
 3. Q is opened under a uniform mask r modulo 2**q: one element.
 4. [0 ≤ Q ≤ bound] = [bound − Q ≥ 0] − [−1 − Q ≥ 0], and [t ≥ 0] = relu(t + 1) − relu(t): one comparison of −r at four
-   public points, by `compare_dcf` or `compare_bits`. Its shares are the answer; nothing is opened.
+   public points, by one of `comparisons`. Its shares are the answer; nothing is opened.
 
-Rounds: 1 (plus those of `compare_bits`). Sent: q bits an image. Q is read as a signed number of q bits: far beyond, it
+Rounds: 1 (plus those of the comparison). Sent: q bits an image. Q is read as a signed number of q bits: far beyond, it
 wraps, and a random one passes with probability bound / 2**q.
 The servers see uniform values; the client sees the flag.
 """
