@@ -25,7 +25,7 @@ from autorep.service.local import LocalDeployment
 from autorep.service.web import authority
 from tests.service.conftest import small_program
 from tests.service.flood import Flood
-from tests.service.test_faults import Load, kits_used
+from tests.service.test_faults import Load, kits_used, use_up
 
 RECOVERY = 10.0
 OPTIONS = ("--timeout", "4", "--half-expiry", "2")
@@ -94,16 +94,19 @@ class Chaos:
                 byte = file.read(1)
                 file.seek(place)
                 file.write(bytes([(byte[0] if byte else 0) ^ 0x40]))
+        use_up(self._deployment)
 
     def _delete(self) -> None:
         for kit in self._kits():
             kit.unlink(missing_ok=True)
+        use_up(self._deployment)
 
     def _no_room(self) -> None:
         (folder,) = (self._deployment.folder / f"store{self._role()[-1]}").glob("*/incoming")
         moved = folder.with_name("elsewhere")
         folder.rename(moved)
-        time.sleep(self._random.uniform(1.0, 3.0))
+        use_up(self._deployment)
+        time.sleep(self._random.uniform(0.0, 2.0))
         with contextlib.suppress(OSError):
             if folder.exists():
                 folder.rmdir()

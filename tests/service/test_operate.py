@@ -29,7 +29,7 @@ from autorep.service.local import LocalDeployment
 from autorep.service.tokens import server_token, token_hash
 from autorep.service.web import authority
 from tests.service.conftest import small_program
-from tests.service.test_faults import OPTIONS, Load
+from tests.service.test_faults import OPTIONS, Load, use_up
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -135,7 +135,7 @@ def renew(deployment: LocalDeployment) -> None:
 def test_links_show_renewed_certificates_without_a_restart(program: Program, tmp_path: Path) -> None:
     image = np.random.default_rng(0).random((1, 1, 8, 8))
     with LocalDeployment(program, prepare=2, options=OPTIONS, folder=tmp_path) as deployment:
-        ends = {"party0": (deployment._peer, "party1"), "dealer": (deployment._dealer, "party1")}
+        ends = {"party0": (deployment._peer, "party1"), "dealer": (deployment._supply, "party1")}
         before = {role: serial_number(deployment, role, *end) for role, end in ends.items()}
         for role in ("party0", "party1", "dealer"):
             fresh, keys = tmp_path / "fresh" / role, tmp_path / "keys"
@@ -169,6 +169,7 @@ def serial_number(deployment: LocalDeployment, role: str, address: str, caller: 
 
 def test_kit_with_a_flipped_bit_gives_no_wrong_answer(program: Program, tmp_path: Path) -> None:
     with LocalDeployment(program, prepare=8, options=OPTIONS, folder=tmp_path) as deployment:
+        deployment.kill("dealer")  # so that the kits on disk are used
         for role in ("party0", "party1"):
             for kit in (tmp_path / f"store{role[-1]}").glob("*/ready/*"):
                 try:
@@ -177,8 +178,11 @@ def test_kit_with_a_flipped_bit_gives_no_wrong_answer(program: Program, tmp_path
                     kit.write_bytes(data)
                 except OSError:  # taken meanwhile
                     continue
+        use_up(deployment)
+        wait_for(lambda: "altered or damaged" in deployment.log("party0").read_text())
+        deployment.start("dealer")
         with Load(deployment, program, clients=2) as load:  # checks every answer
-            load.wait_answers(60)
+            load.wait_answers(30)
         web = httpx.Client(verify=authority(deployment.ca))
         assert all(web.get(f"{url}/healthz").status_code == 200 for url in deployment.urls)
         web.close()
@@ -190,8 +194,11 @@ def test_deleted_store_and_broken_bundle_are_survived(program: Program, tmp_path
         shares = tmp_path / "bundle" / "party1" / "shares.safetensors"
         good = shares.read_bytes() if shares.exists() else None
         with Load(deployment, program, clients=1) as load:
+            deployment.kill("dealer")
             for kit in (store / "ready").iterdir():
                 kit.unlink(missing_ok=True)
+            use_up(deployment)
+            deployment.start("dealer")
             load.wait_answers(20)
             if good is not None:
                 shares.write_bytes(b"")
