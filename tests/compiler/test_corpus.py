@@ -12,6 +12,7 @@ from autorep.errors import AutorepError, TraceError
 from autorep.mpc.local import LocalPair
 from autorep.program.fixed import FixedProgram
 from autorep.program.ir import Program
+from autorep.program.outputs import split
 from autorep.replacement import replace_activations_
 from tests.compiler.corpus import CASES, REFUSED, Styles
 from tests.mpc.programs import DealtRounding, run_known
@@ -96,6 +97,43 @@ def test_hooks_that_change_values_are_followed():
     model.a.register_forward_hook(lambda module, args, output: output * 2)
     model.norm.register_forward_pre_hook(lambda module, args: (args[0] + 0.5,))
     assert_right(compile_program(model, x), model, x)
+
+
+class Heads(nn.Module):
+    """Several answers, in the containers people return them in."""
+
+    def __init__(self, container: str) -> None:
+        super().__init__()
+        self.stem, self.fc, self.other = nn.Conv2d(3, 4, 3), nn.Linear(4, 5), nn.Linear(4, 2)
+        self.container = container
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        logits, side, maps = self.fc(x.mean((2, 3))), 30 * self.other(x.mean((2, 3))), x[:, :1, ::4, ::4]
+        if self.container == "tuple":
+            return logits, None, side, maps
+        if self.container == "nested":
+            return [logits, (side, maps)]
+        return {"logits": logits, "side": side, "maps": maps}
+
+
+@pytest.mark.parametrize(
+    ("container", "names"),
+    [("tuple", ["0", "2", "3"]), ("nested", ["0", "1.0", "1.1"]), ("dict", ["logits", "side", "maps"])],
+)
+def test_several_answers_come_in_one_row_with_their_names(container, names):
+    torch.manual_seed(0)
+    model, x = Heads(container).eval(), images(6, shape=SHAPE)
+    program = compile_program(model, x)
+    with torch.no_grad():
+        expected = [
+            value.reshape(6, -1).numpy() for value in torch.utils._pytree.tree_leaves(model(x)) if value is not None
+        ]
+    for mode, tolerance in (("float", 1e-5), ("fixed", 0.01), ("secure", 0.01)):
+        found = split(program.info, program.run(x.numpy(), mode))
+        assert list(found) == names
+        for ours, theirs in zip(found.values(), expected):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
 
 class Twice(nn.Module):

@@ -31,6 +31,10 @@ def relus(model: nn.Module, channels: int, side: int) -> int:
         ("resnet20", 32, {}, 188_416),
         ("resnet32", 32, {}, 303_104),
         ("resnet56", 32, {}, 532_480),
+        ("resnet110", 32, {}, 1_048_576),
+        ("imagenet_resnet18", 224, {}, 2_308_096),
+        ("imagenet_resnet34", 224, {}, 3_562_496),
+        ("imagenet_resnet50", 224, {}, 9_608_704),
         ("efficientnet_b2", 224, {"activation": "relu"}, 8_804_162),
     ],
 )
@@ -88,6 +92,44 @@ def test_parameter_names_are_those_of_public_checkpoints():
     assert len(lite) == 296
     assert lite["_blocks.15._project_conv.weight"].shape == (320, 1152, 1, 1)
     assert lite["_conv_head.weight"].shape == (1280, 320, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "entries"),
+    [
+        ("imagenet_resnet18", 11_689_512, 122),
+        ("imagenet_resnet34", 21_797_672, 218),
+        ("imagenet_resnet50", 25_557_032, 320),
+    ],
+)
+def test_imagenet_resnets_have_the_published_names_and_sizes(name, parameters, entries):
+    with torch.device("meta"):
+        model = models.create(name)
+    state = model.state_dict()
+    assert (sum(p.numel() for p in model.parameters()), len(state)) == (parameters, entries)
+    wide = 4 if name == "imagenet_resnet50" else 1
+    assert state["conv1.weight"].shape == (64, 3, 7, 7)
+    assert state["layer4.0.downsample.0.weight"].shape == (512 * wide, 256 * wide, 1, 1)
+    assert state["layer4.2.bn2.running_var" if name != "imagenet_resnet18" else "layer4.1.bn2.running_var"].shape == (
+        512,
+    )
+    assert state["fc.weight"].shape == (1000, 512 * wide)
+
+
+def test_weights_for_other_classes_leave_the_head_fresh():
+    source = models.create("imagenet_resnet18", 1000).state_dict()
+    old = {name: value for name, value in source.items() if not name.endswith("num_batches_tracked")}
+    model = models.create("imagenet_resnet18", 3, weights=old)
+    assert torch.equal(model.layer3[1].conv2.weight, source["layer3.1.conv2.weight"])
+    assert model.fc.weight.shape == (3, 512)
+    same = models.create("imagenet_resnet18", weights=source)
+    assert torch.equal(same.fc.weight, source["fc.weight"])
+    with pytest.raises(CheckpointError, match="fc.weight is"):
+        models.create(
+            "imagenet_resnet50",
+            3,
+            weights={**models.create("imagenet_resnet50", 3).state_dict(), "fc.weight": torch.zeros(3, 512)},
+        )
 
 
 def test_lite_pads_strided_convolutions_below_and_to_the_right():

@@ -48,6 +48,7 @@ def compile_program(
     Arguments:
         calibration_batches: image tensors (N, ...), or (images, labels) pairs as data loaders give; one tensor is one
             batch. What the model will see in use; a few hundred images are enough.
+        class_names: of the logits; of a model that returns several tensors, those of all of them, one after the other.
         normalize: (mean, std) per channel, to be folded into the program: the program then takes the images before
             normalisation, and so must the calibration batches.
         margin: every layer fits values this many times larger than calibration showed.
@@ -57,6 +58,8 @@ def compile_program(
         ranges: what `measure_ranges` found on images that are not at hand now; the batches then only serve to check
             that the program computes what the model does, so any few images will do.
         info: further public facts to record.
+
+    A model that returns several tensors becomes a program that gives them in one row; `outputs.split` takes it apart.
 
     Raises UnsupportedOpError listing everything that cannot be translated, TraceError, RangeError.
     """
@@ -84,6 +87,7 @@ def compile_program(
         "input_range": [-input_limit, input_limit],
         "feature_energy": features.size * calibration.values[features.name].square,
         "output_limit": margin * calibration.values[ops[-1].name].largest,
+        **({"outputs": draft.outputs} if draft.outputs else {}),
         "headroom": [asdict(row) for row in headroom(ops, calibration)],
     }
     program = Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)

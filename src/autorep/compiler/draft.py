@@ -21,10 +21,14 @@ AnyOp = TypeVar("AnyOp", bound=Op)
 
 @dataclass
 class Draft:
-    """Operations by name, in execution order, and their float parameters."""
+    """Operations by name, in execution order, and their float parameters.
+
+    outputs: numbers of every answer by name, when the model has several: the last operation gives them in a row.
+    """
 
     ops: dict[str, Op] = field(default_factory=dict)
     parameters: dict[str, np.ndarray] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
 
     def add(self, op: AnyOp, **parameters: np.ndarray) -> AnyOp:
         """Append an operation under a name made unique."""

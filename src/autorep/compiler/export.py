@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from autorep.errors import TraceError
 
@@ -51,16 +52,14 @@ class Exported:
         nodes: in execution order, placeholders and the output included.
         constants: placeholder name -> parameter, buffer or constant tensor of the model.
         image: name of the placeholder of the input.
-        outputs: the nodes (or plain values) that the model returns.
-        plain: whether the model returns one tensor, not a tuple, list or dictionary.
+        outputs: what the model returns by name: nodes, or plain values. One tensor that is returned alone has no name.
     """
 
     model: nn.Module
     nodes: tuple[fx.Node, ...]
     constants: Mapping[str, Tensor]
     image: str
-    outputs: tuple[Any, ...]
-    plain: bool
+    outputs: Mapping[str, Any]
 
     def path(self, node: fx.Node) -> str:
         """Dotted path of the torch layer that made this call, or of the module around it and the function's name."""
@@ -115,6 +114,12 @@ def arguments(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:
     return filled
 
 
+def named_leaves(answer: Any) -> dict[str, Any]:
+    """What a model returns, by position or key; one value that is returned alone is named ""."""
+    leaves, _ = pytree.tree_flatten_with_path(answer)
+    return {".".join(re.findall(r"\w+", pytree.keystr(path))): value for path, value in leaves}
+
+
 def plain_module(model: nn.Module) -> nn.Module:
     """The module itself under wrappers that change nothing in evaluation, in a precision that numpy knows."""
     if isinstance(model, torch.jit.ScriptModule):
@@ -145,13 +150,15 @@ def export(model: nn.Module, example: Tensor, masked: Mapping[str, nn.Module]) -
         **signature.inputs_to_lifted_tensor_constants,
     }
     nodes = {node.name: node for node in program.graph.nodes}
+    outputs = [nodes.get(name, name) if isinstance(name, str) else name for name in signature.user_outputs]
+    call = program.module_call_graph[0].signature
+    assert call is not None
     return Exported(
         model,
         tuple(program.graph.nodes),
         {name: tensors[target] for name, target in named.items()},
         str(signature.user_inputs[0]),
-        tuple(nodes.get(name, name) if isinstance(name, str) else name for name in signature.user_outputs),
-        program.module_call_graph[0].signature.out_spec.is_leaf(),
+        {name: value for name, value in named_leaves(call.out_spec.unflatten(outputs)).items() if value is not None},
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autorep.compiler.draft import Draft
-from autorep.compiler.export import arguments
+from autorep.compiler.export import arguments, named_leaves
 from autorep.compiler.ranges import Calibration
 from autorep.compiler.trace import Traced
 from autorep.errors import RangeError, TraceError
@@ -137,6 +137,9 @@ def _is_rounding(model: nn.Module, draft: Draft, images: np.ndarray, prepared: n
 def _answers(model: nn.Module, images: np.ndarray) -> np.ndarray:
     parameter = next(model.parameters(), torch.empty(0))
     answer = model(torch.from_numpy(images).to(parameter.device, parameter.dtype))
+    if not isinstance(answer, Tensor):
+        rows = [value.reshape(len(images), -1) for value in named_leaves(answer).values() if value is not None]
+        answer = torch.cat(rows, 1)
     return answer.detach().cpu().double().numpy()
 
 

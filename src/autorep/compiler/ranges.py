@@ -106,9 +106,7 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0
         if not np.isfinite(values[used]).all():
             raise RangeError(
                 f"layer {name!r} ({type(draft.ops[name]).__name__}): values are not finite for "
-                f"{int((~np.isfinite(values)).sum())} of {images} calibration images. Its quadratics diverge: "
-                "fine-tune with a range penalty, re-estimate its batch norms, keep more ReLUs, or set a share of the "
-                "images aside (outliers)"
+                f"{int((~np.isfinite(values)).sum())} of {images} calibration images. {_why_infinite(draft)}"
             )
     kept = {name: np.concatenate(parts)[used].max() for name, parts in seen.kept.items()}
     return Calibration(
@@ -123,6 +121,15 @@ def calibrate(draft: Draft, batches: Iterable[np.ndarray], outliers: float = 0.0
             if isinstance(op, Activation)
         },
     )
+
+
+def _why_infinite(draft: Draft) -> str:
+    if any(isinstance(op, Activation) and op.quad_count for op in draft.ops.values()):
+        return (
+            "The quadratics before it diverge: start from flatter ones (a smaller curve), fine-tune with a range "
+            "penalty, re-estimate the batch norms, keep more ReLUs, or set a share of the images aside (outliers)"
+        )
+    return "The network's values explode; see whether its weights and batch norms are those of a trained network"
 
 
 def assume(draft: Draft, largest: float) -> Calibration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -96,21 +97,29 @@ class _Importer:
         self.values[node] = self.translator.result(op)
 
     def _output(self) -> None:
-        answers = self.graph.outputs
-        if not self.graph.plain or len(answers) != 1:
-            self._problem(None, "the model must return one tensor of logits, not a tuple, list or dictionary")
+        """The answer becomes the last operation; several are put one after the other, each as one row."""
+        answers = {name: self.values.get(node) for name, node in self.graph.outputs.items()}
         if self.problems:
             return
-        answer = self.values.get(answers[0])
-        if not isinstance(answer, Live):
-            self._problem(None, "what the model returns does not depend on its input")
-            return
+        rows = []
+        for name, answer in answers.items():
+            if not isinstance(answer, Live):
+                self._problem(None, f"what the model returns {name and f'as {name!r} '}does not depend on its input")
+                return
+            rows.append(answer)
+        to = self.translator
         try:
-            name = self.translator.place(answer)
+            if not rows:
+                raise Unsupported("nothing")
+            if len(rows) > 1 or "" not in answers:
+                rows = [to.reshape(row, (row.shape[0], math.prod(row.shape[1:]))) for row in rows]
+                self.draft.outputs = {name: row.shape[1] for name, row in zip(answers, rows)}
+            to.path = "answers"
+            last = to.place(rows[0] if len(rows) == 1 else to.move(torch.cat, rows, 1))
         except Unsupported as reason:
             self._problem(None, f"what the model returns: {reason}")
             return
-        self.draft.ops[name] = self.draft.ops.pop(name)  # the answer is the last operation
+        self.draft.ops[last] = self.draft.ops.pop(last)
 
     def _call(self, node: fx.Node) -> None:
         if node.meta.get("val") is None:  # an assertion about types or shapes, which the export has seen to

@@ -83,8 +83,8 @@ def assign_widths(
             reason = error
     raise RangeError(
         f"{reason} at {fractions[-1]} fractional bits, with a safety margin of {margin:g}. Remedies: train with a "
-        "range penalty or batch norm so that values stay small, keep more of this layer's ReLUs, "
-        "compile with a smaller margin, or set a share of the images aside (outliers)"
+        "range penalty or batch norm so that values stay small, start from flatter quadratics (a smaller curve), keep "
+        "more of this layer's ReLUs, compile with a smaller margin, or set a share of the images aside (outliers)"
     )
 
 

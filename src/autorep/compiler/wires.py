@@ -35,7 +35,7 @@ def assign_kinds(draft: Draft) -> Draft:
     A sum that a multiplier reads is opened once (`Requantize`), whoever else reads it; a wire that an activation
     reads becomes a sum through an `Add` of one term, which is local.
     """
-    result = Draft(parameters=draft.parameters)
+    result = Draft(parameters=draft.parameters, outputs=draft.outputs)
     output = draft.output.name
     for op in draft.ops.values():
         inputs = op.inputs

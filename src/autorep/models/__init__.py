@@ -20,7 +20,10 @@ from autorep.lazy import lazily
 from autorep.settings import nearest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
 
     from autorep.models.weights import load_weights_
 
@@ -52,6 +55,10 @@ REGISTRY: dict[str, ModelSpec] = {
     "resnet20": ModelSpec("ResNet-20", "resnet", 3, 32, 10),
     "resnet32": ModelSpec("ResNet-32", "resnet", 3, 32, 10),
     "resnet56": ModelSpec("ResNet-56", "resnet", 3, 32, 10),
+    "resnet110": ModelSpec("ResNet-110", "resnet", 3, 32, 10),
+    "imagenet_resnet18": ModelSpec("ImageNet ResNet-18", "imagenet_resnet", 3, 224, 1000),
+    "imagenet_resnet34": ModelSpec("ImageNet ResNet-34", "imagenet_resnet", 3, 224, 1000),
+    "imagenet_resnet50": ModelSpec("ImageNet ResNet-50", "imagenet_resnet", 3, 224, 1000),
     "wide_resnet22_8": ModelSpec("WideResNet-22-8", "wide_resnet", 3, 32, 100),
     "balanced": ModelSpec("ReLU-balanced network", "balanced", 3, 32, 10, sized=True),
     "binary_digits": ModelSpec("binary digits network", "binary", 1, 8, 10),
@@ -97,14 +104,31 @@ def title(name: str) -> str:
     return name.rpartition(":")[2] if ".py:" in name else name
 
 
-def create(name: str, num_classes: int | None = None, image_size: int | None = None, **options: Any) -> nn.Module:
-    """Build a network with fresh weights.
+def create(
+    name: str,
+    num_classes: int | None = None,
+    image_size: int | None = None,
+    weights: str | Path | Mapping[str, Tensor] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Build a network, with fresh weights unless some are given.
 
     Args:
         num_classes: None takes those of the network's usual data set.
         image_size: rows and columns of the input; most networks take any.
+        weights: a checkpoint file or a state dict. When it was trained for another number of classes, its last layer is
+            left out and the network's own is fresh; everything else must fit.
         options: the builder's own (see each builder), beside those that the name itself gives after an @.
     """
+    model = _built(name, num_classes, image_size, options)
+    if weights is not None:
+        from autorep.models.weights import load_weights_
+
+        load_weights_(model, weights, new_head=True)
+    return model
+
+
+def _built(name: str, num_classes: int | None, image_size: int | None, options: dict[str, Any]) -> nn.Module:
     if is_own(name):
         from autorep.models import own
 

@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-18 for 32- and 64-pixel images, CIFAR ResNet-20/32/56, and a digits network.
+"""Residual networks: ResNet-18 for 32- and 64-pixel images, CIFAR ResNet-20/32/56/110, and a digits network.
 
 Names are torchvision's (conv1, bn1, layer1.0.conv1, layer2.0.downsample.0, fc), with one ReLU module per call site.
 """
@@ -15,6 +15,8 @@ from torch import nn
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions around a shortcut, a ReLU after the first and, unless it is left out, after the sum."""
 
+    expansion = 1
+
     def __init__(self, channels_in: int, channels: int, stride: int, sum_relu: bool = True) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
@@ -23,16 +25,19 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.relu2 = nn.ReLU() if sum_relu else nn.Identity()
-        self.downsample: nn.Module | None = None
-        if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        self.downsample = shortcut(channels_in, channels, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
+        kept = x if self.downsample is None else self.downsample(x)
         x = self.relu1(self.bn1(self.conv1(x)))
-        return self.relu2(self.bn2(self.conv2(x)) + shortcut)
+        return self.relu2(self.bn2(self.conv2(x)) + kept)
+
+
+def shortcut(channels_in: int, channels: int, stride: int) -> nn.Module | None:
+    """A 1×1 convolution where a block changes the shape, None where its input can be added as it is."""
+    if stride == 1 and channels_in == channels:
+        return None
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
 
 
 class ResNet(nn.Module):
@@ -107,6 +112,11 @@ def resnet32(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
 def resnet56(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
     """CIFAR ResNet-56: 532,480 ReLUs at 32×32."""
     return ResNet((16, 32, 64), (9, 9, 9), num_classes, channels, stem_relu=True, **shape)
+
+
+def resnet110(num_classes: int, channels: int = 3, **shape: Any) -> ResNet:
+    """CIFAR ResNet-110: 1,048,576 ReLUs at 32×32."""
+    return ResNet((16, 32, 64), (18, 18, 18), num_classes, channels, stem_relu=True, **shape)
 
 
 def digits_net(num_classes: int = 10, channels: int = 1, **shape: Any) -> ResNet:

@@ -39,14 +39,26 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def load_weights_(model: nn.Module, source: str | Path | Mapping[str, torch.Tensor]) -> nn.Module:
+def load_weights_(
+    model: nn.Module, source: str | Path | Mapping[str, torch.Tensor], new_head: bool = False
+) -> nn.Module:
     """Copy weights into `model`; every name and shape must match.
+
+    Counts of batches that batch norms have seen may be missing, as in old checkpoints: evaluation does not read them.
+
+    Arguments:
+        new_head: leave the last linear layer as it is where the weights have one of another number of classes.
 
     Raises CheckpointError that lists the first missing, unexpected and wrongly shaped names.
     """
     where = source if isinstance(source, str | Path) else "weights"
-    tensors = read_tensors(source) if isinstance(source, str | Path) else source
+    tensors = dict(read_tensors(source) if isinstance(source, str | Path) else source)
     own = model.state_dict()
+    if new_head:
+        tensors.update(_other_head(model, own, tensors))
+    for name in own:
+        if name.endswith(".num_batches_tracked"):
+            tensors.setdefault(name, own[name])
     missing = [name for name in own if name not in tensors]
     unexpected = [name for name in tensors if name not in own]
     shapes = [
@@ -61,5 +73,16 @@ def load_weights_(model: nn.Module, source: str | Path | Mapping[str, torch.Tens
     ]
     if problems:
         raise CheckpointError(f"{where} does not fit {type(model).__name__}: " + "; ".join(problems))
-    model.load_state_dict(dict(tensors), strict=True)
+    model.load_state_dict(tensors, strict=True)
     return model
+
+
+def _other_head(
+    model: nn.Module, own: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The model's own last layer, where the weights have one of the same inputs for another number of classes."""
+    layers = [f"{name}." for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    head = {name: value for name, value in own.items() if layers and name.startswith(layers[-1])}
+    others = {name: tensors[name].shape for name in head if name in tensors}
+    same_inputs = len(others) == len(head) and all(others[name][1:] == head[name].shape[1:] for name in head)
+    return head if same_inputs and any(others[name] != head[name].shape for name in head) else {}

@@ -23,6 +23,7 @@ import numpy as np
 
 from autorep.errors import ConfigError
 from autorep.program.ir import Concat, Op, Program, Requantize, TopClasses, WithinBound
+from autorep.program.outputs import split
 from autorep.settings import nearest
 
 AnswerName = Literal["class", "top-5", "logits"]
@@ -37,7 +38,7 @@ class Answers:
     """A batch, read.
 
     Attributes:
-        classes: (N, at least 1), best first.
+        classes: (N, at least 1), best first; of a network that returns several tensors, those of the first.
         logits: (N, classes), or None where they are not given.
         in_range: (N,) flags, or None where the servers do not check.
     """
@@ -60,7 +61,8 @@ def read_answers(info: Mapping[str, Any], values: np.ndarray) -> Answers:
     if checked:
         values, flags = values[:, :-1], values[:, -1] == 1
     if gives == "logits":
-        return Answers(np.argsort(-values, axis=1, kind="stable"), values, flags)
+        main = next(iter(split(info, values).values()))
+        return Answers(np.argsort(-main, axis=1, kind="stable"), values, flags)
     return Answers(values.astype(np.int64), None, flags)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from autorep.preprocessing import Preprocessing, checked_numbers
 from autorep.program.answer import read_answers
+from autorep.program.outputs import split
 from autorep.service.shares import join
 
 
@@ -17,11 +18,13 @@ class Prediction:
     """The answer for one image.
 
     Attributes:
-        label: name of the most probable class; probability: its softmax, None where the servers give classes only.
+        label: name of the most probable class; probability: its softmax, None where the servers give classes only. Of a
+            network that returns several tensors, by the first of them.
         top: the most probable classes and their probabilities, best first, as far as the servers give them.
         in_range: False when the logits, or the features before them, are far beyond all that calibration showed: then
             this image has outgrown the network's polynomials, and the answer is noise.
-        logits: the network's output, None where the servers give classes only.
+        logits: the network's output, several of them in a row; None where the servers give classes only.
+        outputs: the logits by name of the output, "" where there is one only; empty where there are no logits.
         seconds: from the first byte sent to the answer.
         online_seconds, sent_bytes, rounds: of the protocol between the servers (bytes: the larger of both).
         offline_bytes: correlated randomness both servers consumed.
@@ -33,6 +36,7 @@ class Prediction:
     top: tuple[tuple[str, float | None], ...]
     in_range: bool
     logits: np.ndarray | None = field(repr=False)
+    outputs: dict[str, np.ndarray] = field(repr=False)
     seconds: float
     online_seconds: float
     sent_bytes: int
@@ -92,10 +96,13 @@ def prediction(parts: list[Part], description: Description, top: int, seconds: f
     answer = read_answers(description.info, values[None])
     in_range = answer.in_range is None or bool(answer.in_range[0])
     probabilities, logits = None, None
+    outputs: dict[str, np.ndarray] = {}
     if answer.logits is not None:
         logits = answer.logits[0]
+        outputs = split(description.info, logits)
         in_range = in_range and bool(np.abs(logits).max() <= description.output_limit)
-        exponentials = np.exp(logits - logits.max())
+        main = next(iter(outputs.values()))
+        exponentials = np.exp(main - main.max())
         probabilities = exponentials / exponentials.sum()
     best = tuple(
         (description.class_name(int(i)), None if probabilities is None else float(probabilities[i]))
@@ -107,6 +114,7 @@ def prediction(parts: list[Part], description: Description, top: int, seconds: f
         top=best,
         in_range=in_range,
         logits=logits,
+        outputs=outputs,
         seconds=seconds,
         online_seconds=max(first.seconds, second.seconds),
         sent_bytes=max(first.sent_bytes, second.sent_bytes),
