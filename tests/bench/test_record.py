@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autorep.bench.record import commit, load, record
+from autorep.bench.record import load, record
 from autorep.errors import ConfigError
+from autorep.provenance import commit
 
 
 def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:

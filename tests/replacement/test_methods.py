@@ -37,7 +37,7 @@ from . import networks
 from .networks import SMALL_TOTAL, Small
 
 STEPS = 12
-QUICK = {"aux_rate": 0.3, "freeze_at": 0.75, "warmup": 0.0, "stress_clip": 0.0}
+QUICK = {"aux_rate": 0.3, "freeze_at": 0.75, "warmup": 0.0, "stress_weight": 0.0}
 
 
 def small() -> tuple[nn.Module, Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class MaskedActivation(nn.Module):
         input_limit: |z| at which training forwards cut their input off, so that one image's outlier cannot blow up a
             chain of quadratics. No gradient passes a polynomial there, for the same reason; the range penalty still
             pulls outliers in. Infinity, the start, does not cut off; evaluation never does.
+        instead: None, or what a forward does in place of all this; for the stress, which needs gentler gradients.
     """
 
     native = True
@@ -72,6 +74,7 @@ class MaskedActivation(nn.Module):
         self.soft = False
         self.range_limit: float | None = None
         self.input_limit = math.inf
+        self.instead: Callable[[MaskedActivation, Tensor], Tensor] | None = None
         self.range_sum: Tensor | None = None
         self.range_images = 0
         polynomials = self.channels if granularity == "channel" else 1
@@ -101,6 +104,8 @@ class MaskedActivation(nn.Module):
                 " mask belongs to the size of the example input; feed images of that size, or replace the activations"
                 " of a fresh model with an example of the new size"
             )
+        if self.instead is not None:
+            return self.instead(self, z)
         if self.training and self.tracking:
             self._follow_moments(z)
         learning = self.training and torch.is_grad_enabled()

@@ -1,9 +1,9 @@
 """The course of a replacement: everything that happens beside the task's own loss, step by step, in one object.
 
 begin_   polynomials fitted to each channel's distribution, with a flat first curve; the method's first masks
-loss     range penalty of the step's forward, stress on distorted copies (`stress`), the method's penalty
+loss     range penalty of the step's forward, the method's penalty; after the freeze, the stress (`stress`)
 step     the own optimisers (auxiliary parameters, coefficients), then the method: masks of the next step, or the
-         freeze; after the freeze, the running average of the weights
+         freeze; the running average of the weights
 
 In training forwards, inputs of replaced activations are cut off at `input_limit` deviations, and no gradient passes a
 polynomial there, so that one image's outlier cannot blow up a step. At inference nothing is cut off: the range penalty
@@ -81,7 +81,7 @@ class Course:
             "aux": _adam(handle.aux_parameters(), self.selection.aux_rate(settings.aux_rate, self.freeze_step)),
         }
         self.average: WeightAverage | None = None
-        self._stress = Stress(model, handle, batches(), settings.stress_limit) if settings.stress_clip else None
+        self._stress = Stress(model, handle, batches(), settings.stress_limit) if settings.stress_weight else None
         self._images: Tensor | None = None
         self._precision = torch.float32
         self._versions: list[int] = []
@@ -90,8 +90,18 @@ class Course:
         handle.track_range(settings.range_limit if settings.range_weight else None)
 
     def begin_(self) -> None:
-        """Fit the polynomials, let the method give its first masks, and set up the first step."""
+        """Fit the polynomials, let the method give its first masks, and set up the first step.
+
+        A network whose masks are final already goes on from where it is: all steps are fine-tuning.
+        """
         handle = self.handle
+        if self.settings.average:
+            self.average = WeightAverage(self.model, self.settings.average)
+        if handle.frozen:
+            self.freeze_step = 0
+            self._start_fine_tuning_()
+            self._set_up_step_()
+            return
         handle.calibrate_(self.model, self.ctx.batches())
         chosen = function(self.settings.function)
         for site in handle.sites.values():
@@ -120,7 +130,7 @@ class Course:
         parts: list[Tensor] = []
         if settings.range_weight:
             parts.append(settings.range_weight * self.handle.range_penalty())
-        if self._stress is not None and self.taken % STRESS_EVERY == 0:
+        if self._stress is not None and self._stressful():
             parts.append(self._stress_loss(self._stress))
         if not self.handle.frozen and (penalty := self.selection.penalty(self.ctx)) is not None:
             parts.append(penalty)
@@ -167,10 +177,9 @@ class Course:
     def _set_up_step_(self) -> None:
         """Limits and masks of the next step; the freeze, when it is due."""
         settings, handle = self.settings, self.handle
-        if settings.curve_limit:
-            handle.limit_curves_(settings.curve_limit)
         if settings.input_limit:
-            handle.limit_inputs(settings.input_limit)
+            since = max(self.taken - self.freeze_step, 0) / max(self.total_steps - self.freeze_step, 1)
+            handle.limit_inputs(settings.input_limit * (1 + (settings.input_opening - 1) * since))
         if not handle.frozen and self.taken < self.total_steps:
             if self.taken >= self.freeze_step:
                 self._freeze_()
@@ -181,18 +190,23 @@ class Course:
     def _freeze_(self) -> None:
         self.handle.refuse_sudden_cut(f"after {self.taken} of {self.total_steps} steps")
         self.flips += self.handle.settle_(self.selection.final_count(self.ctx))
+        self._start_fine_tuning_()
+
+    def _start_fine_tuning_(self) -> None:
         self.handle.tracking = False
         del self.optimizers["aux"]
-        if self.settings.average:
-            self.average = WeightAverage(self.model, self.settings.average)
 
     def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Keep some images of a training forward, and its precision, for the stress."""
-        if module.training and self._stress is not None and self.taken % STRESS_EVERY == 0:
+        if module.training and self._stress is not None and self._stressful():
             self._images = args[0].detach()[: self.settings.stress_images]
             kind = args[0].device.type
             half = torch.is_autocast_enabled(kind)
             self._precision = torch.get_autocast_dtype(kind) if half else torch.float32
+
+    def _stressful(self) -> bool:
+        """Whether this step has stress: every other one, once the masks are final and the network settles."""
+        return self.handle.frozen and self.taken % STRESS_EVERY == 0
 
     def _stress_loss(self, stress: Stress) -> Tensor:
         """The stress as a term of the loss whose gradient has at most the norm `stress_clip`.
@@ -202,9 +216,10 @@ class Course:
         """
         if self._images is None:
             raise ConfigError("loss() belongs after a training forward of the model; there was none since the last")
-        images = stress.distort(self._images, self.generator("stress", self.taken))
+        images = stress.images(self._images, self.settings.stress_images, self.generator("stress", self.taken))
         with torch.autocast(images.device.type, self._precision, enabled=self._precision != torch.float32):
-            loss, logits = stress.loss(images)
+            excess, logits = stress.loss(images)
+            loss = self.settings.stress_weight * excess
             if self.ctx.teacher is not None:
                 with torch.no_grad():
                     answers = F.log_softmax(self.ctx.teacher(images).float() / TEMPERATURE, dim=1)

@@ -346,12 +346,6 @@ class Replacement:
             site.range_limit = limit
             site.range_sum = None
 
-    @torch.no_grad()
-    def limit_curves_(self, largest: float) -> None:
-        """Hold the curvature k2 of every polynomial at this much or below."""
-        for site in self.sites.values():
-            site.limit_curve_(largest)
-
     def limit_inputs(self, deviations: float) -> None:
         """Cut inputs off so many deviations from their mean in training forwards; infinity switches it off."""
         for site in self.sites.values():

@@ -73,9 +73,6 @@ class CourseSettings:
     """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, herpn, pillar4, …"""
     curve: float = 0.2
     """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
-    curve_limit: float = 0.06
-    """Largest curvature k2 of a quadratic, in units of DaPa's series (0.2 for a channel of mean 0): what the tail can
-    bear. At 0.06 a quadratic stays as near to the ReLU as a line does out to 12 deviations; 0 sets no limit."""
     freeze_at: float = 0.25
     """Share of all steps after which masks are final."""
     coefficient_rate: float = 2e-3
@@ -88,16 +85,20 @@ class CourseSettings:
     """Weight of the penalty on polynomial inputs beyond `range_limit` deviations, a mean over the batch."""
     range_limit: float = 3.0
     """Deviations from the mean that polynomial inputs may reach freely."""
-    input_limit: float = 6.0
+    input_limit: float = 8.0
     """Deviations at which inputs of replaced activations are cut off in training; 0 does not cut off."""
+    input_opening: float = 2.0
+    """From the freeze to the last step, the cut-off opens evenly to so many times `input_limit`."""
+    stress_weight: float = 0.5
+    """Weight of the stress (see `stress`) in every other step after the freeze; 0 leaves it out."""
     stress_clip: float = 5.0
-    """Largest norm of the gradient that distorted images may add to a step; 0 leaves them out."""
+    """Largest norm of the gradient that the stress may add to a step."""
     stress_limit: float = 8.0
-    """Deviations that polynomial inputs of distorted images may reach freely."""
-    stress_images: int = 16
-    """Distorted images in every other step."""
+    """Deviations that polynomial inputs of stressed images may reach freely."""
+    stress_images: int = 32
+    """Images under stress, half of them distorted."""
     average: float = 0.99
-    """Decay of the running average of weights after the freeze; 0 keeps the last weights."""
+    """Decay of the running average of weights; 0 keeps the last weights."""
 
     def __post_init__(self) -> None:
         valid: list[tuple[bool, str, str]] = [
@@ -110,13 +111,14 @@ class CourseSettings:
             "range_weight",
             "range_limit",
             "input_limit",
-            "curve_limit",
-            "stress_clip",
+            "stress_weight",
         )
         valid += [(getattr(self, name) >= 0, name, "0 or more") for name in rates]
         valid += [
+            (self.input_opening >= 1, "input_opening", "1 or more"),
+            (self.stress_clip > 0, "stress_clip", "above 0"),
             (self.stress_limit > 0, "stress_limit", "above 0"),
-            (self.stress_images >= 1, "stress_images", "1 or more"),
+            (self.stress_images >= 2, "stress_images", "2 or more"),
         ]
         for holds, name, what in valid:
             if not holds:

@@ -1,16 +1,18 @@
-"""Stress: distorted copies of training images that the replaced network must bear without running away.
+"""Stress: images, as they are and distorted, that the replaced network must bear without running away.
 
 Quadratics feed quadratics, so an input a few deviations beyond what was calibrated is squared layer after layer. The
 mean range penalty of a batch does not see the one image that escapes, and batch norm in training mode divides by the
-batch's own statistics, escaped image included, which inference will not do. So every other step a few images of the
-batch are distorted (contrast, brightness, noise, solid colours, blocks), sent through the network with batch norm at
-its running statistics, and each site pays
+batch's own statistics, escaped image included, which inference will not do. So every other step some images of the
+batch, half of them distorted (contrast, brightness, noise, solid colours, blocks), are sent through the network with
+batch norm at its running statistics, and at each site each image pays
 
-    log(1 + Σ (1 − mask)·relu(|z| − limit)² / limit²)    z = (Z − mean)/std, summed over images and elements.
+    log(1 + Σ (1 − mask)·relu(|z| − limit)² / limit²)    z = (Z − mean)/std, summed over its elements.
 
-A logarithm, because along a chain of quadratics excess grows as a power of a power: its gradient is that of the worst
-image, but no larger when that image is lost than when it begins to leave. Inputs are cut off at `REACH` deviations, so
-everything stays finite. Where there is a teacher, the distorted images are also answered as it answers them.
+A logarithm, because along a chain of quadratics excess grows as a power of a power: no image's gradient is larger when
+it is lost than when it begins to leave. For the same reason a polynomial passes gradients on with a slope of at most 1,
+a ReLU's: its true slope far out, multiplied site after site, would make the gradient as wild as the image (norms of
+some hundreds where the task's is 5), and cutting such a gradient down leaves little but noise. Inputs are cut off at
+`REACH` deviations, so everything stays finite. Where there is a teacher, the images are also answered as it does.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from autorep.replacement.activation import MaskedActivation
+from autorep.replacement.dapa import polynomial
 from autorep.replacement.handle import Replacement
 from autorep.replacement.moments import evaluating, inputs_of
 
@@ -40,23 +44,31 @@ class Stress:
         self.low = torch.stack([x.amin((0, 2, 3)) for x in images]).amin(0).view(-1, 1, 1)
         self.high = torch.stack([x.amax((0, 2, 3)) for x in images]).amax(0).view(-1, 1, 1)
 
+    def images(self, batch: Tensor, count: int, draw: torch.Generator) -> Tensor:
+        """So many images of the batch, or all there are: the first half as they are, the others distorted."""
+        some = batch[:count]
+        plain = len(some) // 2
+        return torch.cat([some[:plain], self.distort(some[plain:], draw)]).contiguous(memory_format=torch.channels_last)
+
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The range term of these images, and the logits."""
+        """The range term, an image's on average, and the logits."""
         sites = list(self.handle.sites.values())
-        former = [(site.range_limit, site.input_limit, site.tracking) for site in sites]
+        excess: list[Tensor] = []
+
+        def forward(site: MaskedActivation, z: Tensor) -> Tensor:
+            x, beyond = gentle(site, z, self.limit)
+            excess.append(beyond)
+            return x
+
         with evaluating(self.model):
             for site in sites:
-                site.train()
-                site.range_limit, site.input_limit, site.tracking = self.limit, REACH, False
+                site.instead = forward
             try:
                 logits = self.model(x).float()
             finally:
-                for site, limits in zip(sites, former):
-                    site.range_limit, site.input_limit, site.tracking = limits
-        sums = torch.stack([site.range_sum for site in sites if site.range_sum is not None])
-        for site in sites:
-            site.range_sum = None
-        return torch.log1p(sums / self.limit**2).sum(), logits
+                for site in sites:
+                    site.instead = None
+        return torch.log1p(torch.stack(excess) / self.limit**2).sum() / len(x), logits
 
     def distort(self, x: Tensor, draw: torch.Generator) -> Tensor:
         """Copies of the images, changed as cameras, light and unfriendly clients change them; pixels stay in range."""
@@ -83,3 +95,18 @@ class Stress:
             pixels[solid] = F.interpolate(blocks.round() if blocks[0, 0, 0, 0] < 0.5 else blocks, (height, width))[0]
         stressed = low + (high - low) * pixels.clamp(0, 1).to(x)
         return stressed.contiguous(memory_format=torch.channels_last)
+
+
+def gentle(site: MaskedActivation, z: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """The site's output with slopes of at most 1 in the backward pass, and each image's excess beyond the limit."""
+    dtype, wide = z.dtype, (-1,) + (1,) * (z.dim() - 2)
+    z = z.float()
+    scaled = (z - site.mean.view(wide)) / site.std.view(wide)
+    excess = ((1 - site.mask) * F.relu(scaled.abs() - limit).square()).flatten(1).sum(1)
+    with torch.no_grad():
+        near = scaled.clamp(-REACH, REACH)
+        rows = site.terms()
+        slope = sum(power * rows[power].view(wide) * near ** (power - 1) for power in range(1, site.degree + 1))
+        slope = (slope / site.std.view(wide)).clamp(-1, 1)
+    poly = polynomial(near, site.terms().view(site.degree + 1, *wide)) + slope * (z - z.detach())
+    return torch.where(site.mask.bool(), site.keep(z), poly).to(dtype), excess

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from autorep.settings import warn
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
 from autorep.training.runs import load_optimizer_, optimizer_tensors
-from autorep.training.saved import save_model
+from autorep.training.saved import load_model, save_model
 from autorep.training.settings import ReplaceSettings, TrainSettings
 from autorep.training.shifts import pixels_of, reach_of
 from autorep.training.trainer import Trainer, prepare, set_rate_, weights_optimizer, with_prefix
@@ -81,6 +82,8 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     names = stage_names(trainer.model)
     teacher = Teacher(trainer.model, names)
     handle = _replace_activations_(trainer, settings)
+    if settings.start is not None:
+        _take_over_(trainer, handle, settings.start)
     tap = FeatureTap(trainer.model, names)
     if settings.epochs == 0:
         _without_training_(trainer, settings)
@@ -94,7 +97,8 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
         baseline = accuracy(teacher.model, trainer.held_out, trainer.dataset, trainer.processes)
         course.begin_()
         with _masks_at_budget(handle):
-            trainer.run.record(event="stages", step=0, baseline=baseline, calibrated=trainer.held_out_accuracy())
+            first = "started" if settings.start is not None else "calibrated"
+            trainer.run.record(event="stages", step=0, baseline=baseline, **{first: trainer.held_out_accuracy()})
     trainer.wrapped = trainer.processes.wrap(trainer.model)
 
     def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,6 +149,20 @@ def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replac
     )
     handle.budget = settings.budget
     return handle
+
+
+def _take_over_(trainer: Trainer, handle: Replacement, path: Path) -> None:
+    """Weights, polynomials and masks of a replaced model."""
+    saved = load_model(path)
+    if saved.replacement is None:
+        raise ConfigError(f"start = {path}: no activation of this model is replaced; give it as --weights")
+    kept = saved.replacement.count()
+    if kept != handle.budget:
+        raise ConfigError(
+            f"start = {path} keeps {kept:,} ReLUs and the budget is {handle.budget:,}; give --budget {kept}"
+        )
+    models.load_weights_(trainer.model, saved.model.state_dict())
+    handle.freeze_()
 
 
 def _calibration_batches(trainer: Trainer, settings: ReplaceSettings) -> Iterator[tuple[Tensor, Tensor]]:
@@ -291,6 +309,9 @@ def _ranges(trainer: Trainer) -> dict[str, Any]:
 @contextmanager
 def _masks_at_budget(handle: Replacement) -> Iterator[None]:
     """The best masks at the budget inside, the former ones again afterwards."""
+    if handle.frozen:
+        yield
+        return
     masks = {name: site.mask.clone() for name, site in handle.sites.items()}
     handle.step_exact_(handle.require_budget())
     yield

@@ -21,10 +21,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from autorep.errors import CheckpointError, ConfigError
+from autorep.provenance import provenance
 from autorep.settings import to_mapping
 
 # What may differ between a run and its continuation without changing its result.
-_FREE = {"out", "resume", "data_path", "weights", "threads", "checkpoint_every", "tensorboard", "plots"}
+_FREE = {"out", "resume", "data_path", "weights", "start", "threads", "checkpoint_every", "tensorboard", "plots"}
 
 
 @dataclass
@@ -51,7 +52,13 @@ class Run:
         if writes:
             run.directory.mkdir(parents=True, exist_ok=True)
             _write(stored, json.dumps(resolved, indent=2) + "\n")
+        if not resume:
+            run.record_start(0)
         return run
+
+    def record_start(self, step: int) -> None:
+        """Commit, machine, versions, date and command of a run that begins, or goes on, at this step."""
+        self.record(event="start", step=step, **provenance())
 
     def record(self, **entry: Any) -> None:
         """Add one line to the log."""

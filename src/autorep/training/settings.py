@@ -103,6 +103,8 @@ class ReplaceSettings(CourseSettings, RunSettings):
     fine-tune; faithful: the paper's penalty and random start; snl, aespa, pillar: the works of that name."""
     weights: Path | None = None
     """Trained all-ReLU weights to start from: a .safetensors or .pth file, or the model of a baseline run."""
+    start: Path | None = None
+    """A replaced model of the same budget to go on from: its masks stay, and all epochs are fine-tuning."""
     budget: float = 0.1
     """ReLUs to keep: a whole number, or a share of all when below 1."""
     epochs: int = 12
@@ -129,7 +131,7 @@ class ReplaceSettings(CourseSettings, RunSettings):
     """Of distillation."""
     features: float = 1.0
     """Weight of matching the teacher's features at the end of every stage."""
-    features_until: Literal["freeze", "end"] = "end"
+    features_until: Literal["freeze", "end"] = "freeze"
     """How long features are matched; to the end takes more time."""
     clip: float = 5.0
     """Largest norm of the weights' gradient; 0 does not clip."""
@@ -170,10 +172,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup": 0.0,
         "distill": 0.5,
         "features": 0.0,
-        "curve_limit": 0.0,
         "range_weight": 0.0,
         "input_limit": 0.0,
-        "stress_clip": 0.0,
+        "stress_weight": 0.0,
         "clip": 0.0,
         "average": 0.0,
     },

@@ -171,6 +171,7 @@ class Trainer:
         self.step, self.best = state["step"], state["best"]
         self.sums = EpochSums(**state["sums"])
         self.run.rewind(state["log_lines"])
+        self.run.record_start(self.step)
         return tensors, state
 
 
