@@ -134,6 +134,21 @@ def test_range_penalty_is_collected_and_does_not_hinder_a_copy() -> None:
     site.train()(z)
     assert site.range_sum is not None
     distance = ((z - site.mean.reshape(3, 1, 1)) / site.std.reshape(3, 1, 1)).abs()
-    want = ((1 - site.mask.float()) * torch.relu(distance - 1) ** 2).sum()
+    want = ((1 - site.mask.float()) * torch.relu(distance - 1) ** 2).sum((1, 2, 3))
     torch.testing.assert_close(site.range_sum, want)
     assert copy.deepcopy(site).range_sum is None
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_slopes_are_limited_in_training_and_values_are_not(degree) -> None:
+    site = site_of((3, 4, 4), degree=degree)
+    z = (3 * torch.randn(5, 3, 4, 4)).requires_grad_()
+    true_value = site.eval()(z)
+    (true,) = torch.autograd.grad(true_value.sum(), z)
+    site.slope_limit = 0.3
+    value = site.train()(z)
+    (slope,) = torch.autograd.grad(value.sum(), z)
+    torch.testing.assert_close(value, true_value, rtol=1e-4, atol=1e-5)
+    want = torch.where(site.mask.bool(), true, true.clamp(-0.3, 0.3))
+    torch.testing.assert_close(slope, want, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(want, true)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from autorep.errors import BudgetError, ConfigError
 from autorep.replacement import replace_activations_
 from autorep.replacement.settings import CourseSettings
-from autorep.replacement.stress import Stress, gentle
+from autorep.replacement.stress import REACH, Stress
 from tests.replacement.test_selection import network, run
 
 
@@ -85,29 +85,12 @@ def test_stress_pays_for_every_images_excess_with_running_statistics_and_leaves_
     loss, logits = stress.loss(loud)
     model.eval()
     z = model[1](model[0](loud)).detach()
-    scaled = (z - site.mean.view(-1, 1, 1)) / site.std.view(-1, 1, 1)
+    scaled = ((z - site.mean.view(-1, 1, 1)) / site.std.view(-1, 1, 1)).clamp(-REACH, REACH)
     images = [float((image.abs() - 2.0).clamp_min(0).square().sum()) / 4 for image in scaled]
     assert float(loss.detach()) == pytest.approx(sum(map(math.log1p, images)) / len(loud), rel=1e-4)
     assert logits.shape == (24, 3)
     assert torch.equal(model[1].running_mean, statistics)
-    assert (site.range_limit, site.input_limit, site.range_sum, site.instead) == (None, math.inf, None, None)
-
-
-def test_under_stress_values_are_the_networks_own_and_slopes_at_most_one():
-    model, x, _ = network()
-    replacement = replace_activations_(model, x[:1], budget=30)
-    replacement.calibrate_(model, [x])
-    replacement.settle_(30)
-    (site,) = replacement.sites.values()
-    deviations = torch.linspace(-12, 12, 5 * site.mask.numel()).view(5, *site.mask.shape)
-    z = (site.mean.view(-1, 1, 1) + site.std.view(-1, 1, 1) * deviations).requires_grad_()
-    output, _ = gentle(site, z, 8.0)
-    model.eval()
-    assert torch.allclose(output, site(z), atol=1e-4)
-    (true,) = torch.autograd.grad(site(z).sum(), z)
-    (slope,) = torch.autograd.grad(output.sum(), z)
-    assert float(true.abs().max()) > 1
-    assert torch.allclose(slope, true.clamp(-1, 1), atol=1e-4)
+    assert (site.range_limit, site.input_limit, site.range_sum, site.slope_limit) == (None, math.inf, None, math.inf)
 
 
 def test_stress_comes_in_every_other_step_after_the_freeze_with_a_gradient_of_bounded_norm():

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from autorep.cli.main import main
 from autorep.errors import BudgetError, CheckpointError, ConfigError
+from autorep.provenance import commit
 from autorep.replacement.settings import PenaltySettings
 from autorep.training import ReplaceSettings, TrainSettings, recipe, replace, train_baseline
 from autorep.training.runs import load_tensors, read_log
@@ -40,7 +42,8 @@ def same_files(one, other) -> bool:
 
 def untimed(directory) -> list[dict]:
     clock = ("seconds", "images_per_second")
-    return [{key: value for key, value in entry.items() if key not in clock} for entry in read_log(directory)]
+    log = [entry for entry in read_log(directory) if entry["event"] != "start"]
+    return [{key: value for key, value in entry.items() if key not in clock} for entry in log]
 
 
 def test_baseline_learns_digits(baseline):
@@ -119,6 +122,26 @@ def test_an_interrupted_replacement_resumes_bit_for_bit(baseline, tmp_path, monk
     replace(ReplaceSettings(out=tmp_path / "cut", resume=True, **common))
     assert same_files(tmp_path / "whole", tmp_path / "cut")
     assert untimed(tmp_path / "whole") == untimed(tmp_path / "cut")
+    starts = [entry for entry in read_log(tmp_path / "cut") if entry["event"] == "start"]
+    assert starts[0]["step"] == 0
+    assert cut - 3 < starts[1]["step"] <= cut
+    assert {entry["commit"] for entry in starts} == {commit(Path(recipe.__file__).parent)}
+
+
+def test_a_replaced_model_is_trained_on_with_its_masks(baseline, tmp_path):
+    common = {"weights": baseline[0] / "model.safetensors", "epochs": 1}
+    first = replace(ReplaceSettings(budget=400, out=tmp_path / "first", **common))
+    second = replace(ReplaceSettings(budget=400, start=tmp_path / "first", out=tmp_path / "second", **common))
+    assert second["held_out_accuracy"] >= first["held_out_accuracy"] - 5
+    before, after = load_model(tmp_path / "first"), load_model(tmp_path / "second")
+    for name, site in after.replacement.sites.items():
+        assert torch.equal(site.mask, before.replacement.sites[name].mask)
+        assert torch.equal(site.std, before.replacement.sites[name].std)
+        assert not torch.equal(site.coefficients, before.replacement.sites[name].coefficients)
+    with pytest.raises(ConfigError, match="keeps 400 ReLUs and the budget is 300; give --budget 400"):
+        replace(ReplaceSettings(budget=300, start=tmp_path / "first", out=tmp_path / "third", **common))
+    with pytest.raises(ConfigError, match="no activation of this model is replaced"):
+        replace(ReplaceSettings(budget=300, start=baseline[0], out=tmp_path / "fourth", **common))
 
 
 def test_an_interrupted_faithful_run_and_baseline_resume_bit_for_bit(baseline, tmp_path, monkeypatch):

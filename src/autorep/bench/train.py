@@ -1,9 +1,9 @@
 """Training speed: images a second of each kind of step, interleaved in one run.
 
 - baseline: labels only; distillation: labels and the teacher's answers;
-- replacement, fine_tuning: the default recipe before and after the freeze (first masks at the exact budget and
-  auxiliary parameters; then the average of the weights; always polynomials, features, range penalty, input limit,
-  stress, clipping); stress comes in every other step, so two steps are one measurement, of any kind;
+- replacement, fine_tuning: the default recipe before and after the freeze (first masks at the exact budget, auxiliary
+  parameters and features; then stress; always polynomials, range penalty, input limit, clipping, the average of the
+  weights); stress comes in every other step, so two steps are one measurement, of any kind;
 - following, penalty: the paper's recipe in its first epoch, whose polynomials follow the running moments, and later;
 - default, faithful: a step of either recipe on average, each phase weighed by how long it lasts.
 
@@ -24,7 +24,6 @@ from torch.nn import functional as F
 
 from autorep import _native, models
 from autorep.replacement import replace_activations_
-from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.course import Course
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.settings import ReplaceSettings
@@ -120,7 +119,7 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
         loss = F.cross_entropy(logits, y)
         if answers is not None:
             loss = loss + distillation(logits, answers[0].float(), 4.0)
-        if answers is not None and recipe == "default":
+        if answers is not None and kind == PHASES["default"][0]:
             loss = loss + feature_distance(features, answers[1])
         if course is not None:
             loss = loss + course.loss()
@@ -145,10 +144,8 @@ def _course(model: nn.Module, x: Tensor, settings: ReplaceSettings, teacher: Tea
     )
     course.begin_()
     handle.step_exact_(handle.require_budget())
-    average = None
     if settings.method == "ramp" and not first:
         handle.settle_(handle.require_budget())
-        average = WeightAverage(model, settings.average)
     at = round((0.9 if first else 1.1) * _first_phase("default" if settings.method == "ramp" else "faithful") * steps)
-    course.resume_(at, {}, average)
+    course.resume_(at, {}, course.average)
     return course

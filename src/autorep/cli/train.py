@@ -163,7 +163,7 @@ def _summary(result: dict[str, Any], out: Path) -> str:
         lines.append(
             lost
             if result["finished"]
-            else f"NOT FINISHED: {lost}, more than 1 in 10,000. Train for more epochs, raise --stress-clip, start with"
-            " a smaller --curve, or keep more ReLUs"
+            else f"NOT FINISHED: {lost}, more than 1 in 10,000. Go on from it (--start {out} --epochs 2"
+            " --learning-rate 0.005), with a larger --stress-weight if that is not enough, or keep more ReLUs"
         )
     return "\n".join([*lines, f"model: {out / 'model.safetensors'}"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,7 +48,9 @@ class MaskedActivation(nn.Module):
         input_limit: |z| at which training forwards cut their input off, so that one image's outlier cannot blow up a
             chain of quadratics. No gradient passes a polynomial there, for the same reason; the range penalty still
             pulls outliers in. Infinity, the start, does not cut off; evaluation never does.
-        instead: None, or what a forward does in place of all this; for the stress, which needs gentler gradients.
+        slope_limit: largest slope with which a polynomial passes gradients on in training forwards; infinity, the
+            start, leaves them as they are.
+        range_sum: None, or the range penalty of each image of the last training forward with a range_limit.
     """
 
     native = True
@@ -74,9 +75,8 @@ class MaskedActivation(nn.Module):
         self.soft = False
         self.range_limit: float | None = None
         self.input_limit = math.inf
-        self.instead: Callable[[MaskedActivation, Tensor], Tensor] | None = None
+        self.slope_limit = math.inf
         self.range_sum: Tensor | None = None
-        self.range_images = 0
         polynomials = self.channels if granularity == "channel" else 1
         self.aux = nn.Parameter(torch.full(shape, START, device=device))
         self.coefficients = nn.Parameter(torch.zeros(degree + 1, polynomials, device=device))
@@ -104,34 +104,39 @@ class MaskedActivation(nn.Module):
                 " mask belongs to the size of the example input; feed images of that size, or replace the activations"
                 " of a fresh model with an example of the new size"
             )
-        if self.instead is not None:
-            return self.instead(self, z)
         if self.training and self.tracking:
             self._follow_moments(z)
         learning = self.training and torch.is_grad_enabled()
         run = fused.masked_activation if fused.usable(self, z) else MaskedActivation.reference
-        limits = (self.range_limit, self.input_limit) if learning else (None, math.inf)
+        limits = (self.range_limit, self.input_limit, self.slope_limit) if learning else (None, math.inf, math.inf)
         x, range_sum = run(self, z, *limits)
         if range_sum is not None:
             self.range_sum = range_sum
-            self.range_images = z.shape[0]
         return x
 
     def reference(
-        self, z: Tensor, range_limit: float | None = None, input_limit: float = math.inf
+        self,
+        z: Tensor,
+        range_limit: float | None = None,
+        input_limit: float = math.inf,
+        slope_limit: float = math.inf,
     ) -> tuple[Tensor, Tensor | None]:
-        """Forward in plain torch operations, and Σ (1 − mask)·relu(|z| − limit)² when a limit is given."""
+        """Forward in plain torch operations, and each image's Σ (1 − mask)·relu(|z| − limit)² when a limit is given."""
         dtype, cut = z.dtype, z
         if input_limit < math.inf:
             low, high = (bound.view(wide(z)) for bound in self.held_between(input_limit))
             cut = torch.clamp(z.to(torch.promote_types(dtype, low.dtype)), low, high)
             z = _StraightThroughClamp.apply(z.to(cut.dtype), low, high)
-        poly = self.poly(cut)
+        poly = self.poly(cut if slope_limit == math.inf else cut.detach())
+        if slope_limit < math.inf:
+            slope = self._slope(cut.detach()).clamp(-slope_limit, slope_limit)
+            poly = poly + slope * (cut - cut.detach())
         mask = self.aux if self.soft else straight_through(self.mask, self.aux, self.surrogate)
         x = (mask * self.keep(z) + (1 - mask) * poly).to(dtype)
         if range_limit is None:
             return x, None
-        return x, ((1 - self.mask) * F.relu(self._scaled(z).abs() - range_limit).square()).sum()
+        excess = (1 - self.mask) * F.relu(self._scaled(z).abs() - range_limit).square()
+        return x, excess.flatten(1).sum(1)
 
     def held_between(self, deviations: float) -> tuple[Tensor, Tensor]:
         """Per channel, the inputs so many deviations below and above the mean."""
@@ -234,6 +239,13 @@ class MaskedActivation(nn.Module):
     def _scaled(self, z: Tensor) -> Tensor:
         """z in standard deviations from the mean."""
         return (z - self.mean.view(wide(z))) / self.std.view(wide(z))
+
+    @torch.no_grad()
+    def _slope(self, z: Tensor) -> Tensor:
+        """The polynomial's derivative."""
+        factors = torch.arange(1, self.degree + 1, device=z.device).view(-1, 1)
+        derivative = factors * self.terms()[1:] / self.std
+        return dapa.polynomial(self._scaled(z), derivative.view(self.degree, *_wide(z)))
 
     @torch.no_grad()
     def _follow_moments(self, z: Tensor) -> None:

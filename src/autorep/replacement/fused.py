@@ -36,11 +36,11 @@ def usable(site: MaskedActivation, z: Tensor) -> bool:
 
 
 def masked_activation(
-    site: MaskedActivation, z: Tensor, range_limit: float | None, input_limit: float
+    site: MaskedActivation, z: Tensor, range_limit: float | None, input_limit: float, slope_limit: float
 ) -> tuple[Tensor, Tensor | None]:
-    """X of the site at z, and the sum of the range penalty when a limit is given; same as `site.reference`."""
+    """X of the site at z, and each image's range penalty when a limit is given; same as `site.reference`."""
     cap = CAP if site.activation == "relu6" else math.inf
-    limits = (cap, math.inf if range_limit is None else range_limit, input_limit)
+    limits = (cap, math.inf if range_limit is None else range_limit, input_limit, slope_limit)
     x, range_sum = _MaskedActivation.apply(
         z, site.aux, site.coefficients, site.mask, site.mean, site.std, site.surrogate, limits
     )
@@ -60,21 +60,22 @@ class _MaskedActivation(torch.autograd.Function):
         mean: Tensor,
         std: Tensor,
         surrogate: str,
-        limits: tuple[float, float, float],
+        limits: tuple[float, float, float, float],
     ) -> tuple[Tensor, Tensor]:
         z, last = _laid_out(z)
         site = [tensor.contiguous() for tensor in (mask, mean, std, coefficients)]
-        x = torch.empty_like(z)
-        total = _core.masked_forward(*_common(z, site, last, limits), z.data_ptr(), x.data_ptr())
+        x, range_sum = torch.empty_like(z), torch.empty(len(z))
+        _core.masked_forward(*_common(z, site, last, limits), z.data_ptr(), x.data_ptr(), range_sum.data_ptr())
         ctx.save_for_backward(z, aux, *site)
         ctx.last, ctx.surrogate, ctx.limits = last, surrogate, limits
-        return x, torch.tensor(total, dtype=torch.float32)
+        return x, range_sum
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, x_grad: Tensor, range_grad: Tensor) -> tuple[Tensor | None, ...]:
         z, aux, *site = ctx.saved_tensors
         x_grad = _laid_out_like(x_grad.to(z.dtype), z, ctx.last)
+        range_grad = range_grad.contiguous()
         z_grad = torch.empty_like(z)
         aux_grad = torch.empty(aux.shape) if ctx.needs_input_grad[1] else None
         coefficient_grad = torch.empty(site[-1].shape)
@@ -82,7 +83,7 @@ class _MaskedActivation(torch.autograd.Function):
             *_common(z, site, ctx.last, ctx.limits),
             z.data_ptr(),
             x_grad.data_ptr(),
-            float(range_grad),
+            range_grad.data_ptr(),
             z_grad.data_ptr(),
             0 if aux_grad is None else aux_grad.data_ptr(),
             coefficient_grad.data_ptr(),
@@ -92,7 +93,7 @@ class _MaskedActivation(torch.autograd.Function):
         return z_grad, aux_grad, coefficient_grad, None, None, None, None, None
 
 
-def _common(z: Tensor, site: list[Tensor], last: bool, limits: tuple[float, float, float]) -> tuple[Any, ...]:
+def _common(z: Tensor, site: list[Tensor], last: bool, limits: tuple[float, float, float, float]) -> tuple[Any, ...]:
     """What both kernels are told first: the site's tensors (mask, mean, std, coefficients), sizes, layout, limits."""
     rows, polynomials = site[-1].shape
     return (

@@ -356,14 +356,17 @@ class Replacement:
 
         Keeps fixed-point inference within range. Needs track_range(); each forward's penalty is read once.
         """
-        collected = [site for site in self.sites.values() if site.range_sum is not None]
-        if not collected:
+        sums, elements = self.take_range_sums(), self.total - self.count()
+        if not len(sums):
             raise ConfigError("no range penalty was collected: call track_range() and run a training forward before it")
-        total = torch.stack([site.range_sum for site in collected if site.range_sum is not None]).sum()
-        elements = sum(site.range_images * (site.mask.numel() - int(site.mask.sum())) for site in collected)
-        for site in collected:
+        return sums.sum() / max(elements * sums.shape[1], 1)
+
+    def take_range_sums(self) -> Tensor:
+        """(sites, images): Σ relu(|Z − mean|/std − limit)² over an image's inputs of polynomials; each is read once."""
+        sums = [site.range_sum for site in self.sites.values() if site.range_sum is not None]
+        for site in self.sites.values():
             site.range_sum = None
-        return total / max(elements, 1)
+        return torch.stack(sums) if sums else torch.empty(0)
 
     def require_budget(self) -> int:
         """The budget, which must have been set."""

@@ -53,7 +53,7 @@ def fit_without_training_(
     if images.dim() != 4 or not len(images):
         raise DataError(f"images of shape {tuple(images.shape)}; expected (N, C, H, W) with at least one image")
     reference = copy.deepcopy(model).eval().requires_grad_(False)
-    settings = CourseSettings(curve=1.0)  # scores must rank by what full quadratics miss
+    settings = CourseSettings(curve=1.0, average=0.0)  # scores must rank by what full quadratics miss
     course = Course(model, handle, lambda: images.split(256), 0, settings, epoch_steps=1)
     course.begin_()
     handle.settle_(budget)

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autorep.replacement.activation import MaskedActivation
-from autorep.replacement.dapa import polynomial
 from autorep.replacement.handle import Replacement
 from autorep.replacement.moments import evaluating, inputs_of
 
 REACH = 16.0  # deviations at which inputs are cut off
+SLOPE = 1.0  # largest with which a polynomial passes gradients on
 SPREAD = 2.5  # contrast and brightness are multiplied by up to so much, or divided
 NOISE = 0.15  # largest deviation of the noise, of which three images in ten have some; 1 is the range of the pixels
 
@@ -53,22 +52,17 @@ class Stress:
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The range term, an image's on average, and the logits."""
         sites = list(self.handle.sites.values())
-        excess: list[Tensor] = []
-
-        def forward(site: MaskedActivation, z: Tensor) -> Tensor:
-            x, beyond = gentle(site, z, self.limit)
-            excess.append(beyond)
-            return x
-
+        former = [(site.range_limit, site.input_limit, site.slope_limit, site.tracking) for site in sites]
         with evaluating(self.model):
             for site in sites:
-                site.instead = forward
+                site.train()
+                site.range_limit, site.input_limit, site.slope_limit, site.tracking = self.limit, REACH, SLOPE, False
             try:
                 logits = self.model(x).float()
             finally:
-                for site in sites:
-                    site.instead = None
-        return torch.log1p(torch.stack(excess) / self.limit**2).sum() / len(x), logits
+                for site, limits in zip(sites, former):
+                    site.range_limit, site.input_limit, site.slope_limit, site.tracking = limits
+        return torch.log1p(self.handle.take_range_sums() / self.limit**2).sum() / len(x), logits
 
     def distort(self, x: Tensor, draw: torch.Generator) -> Tensor:
         """Copies of the images, changed as cameras, light and unfriendly clients change them; pixels stay in range."""
@@ -95,18 +89,3 @@ class Stress:
             pixels[solid] = F.interpolate(blocks.round() if blocks[0, 0, 0, 0] < 0.5 else blocks, (height, width))[0]
         stressed = low + (high - low) * pixels.clamp(0, 1).to(x)
         return stressed.contiguous(memory_format=torch.channels_last)
-
-
-def gentle(site: MaskedActivation, z: Tensor, limit: float) -> tuple[Tensor, Tensor]:
-    """The site's output with slopes of at most 1 in the backward pass, and each image's excess beyond the limit."""
-    dtype, wide = z.dtype, (-1,) + (1,) * (z.dim() - 2)
-    z = z.float()
-    scaled = (z - site.mean.view(wide)) / site.std.view(wide)
-    excess = ((1 - site.mask) * F.relu(scaled.abs() - limit).square()).flatten(1).sum(1)
-    with torch.no_grad():
-        near = scaled.clamp(-REACH, REACH)
-        rows = site.terms()
-        slope = sum(power * rows[power].view(wide) * near ** (power - 1) for power in range(1, site.degree + 1))
-        slope = (slope / site.std.view(wide)).clamp(-1, 1)
-    poly = polynomial(near, site.terms().view(site.degree + 1, *wide)) + slope * (z - z.detach())
-    return torch.where(site.mask.bool(), site.keep(z), poly).to(dtype), excess

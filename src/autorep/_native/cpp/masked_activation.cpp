@@ -2,7 +2,8 @@
 // in one pass each over the batch. Tensors arrive as addresses, in float32 or bfloat16, because torch's bfloat16 has no
 // numpy type; arithmetic and sums are in float32, sums over images in double. The Python face checks shapes and layouts.
 // Z is first held between the channel's low and high. Where that changes it, the polynomial passes no gradient to it; a kept
-// activation and the range penalty do, as if it had been there from the start.
+// activation and the range penalty do, as if it had been there from the start. Elsewhere the polynomial passes gradients on
+// with its slope held within ± slope_limit. The range penalty is summed for each image.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -34,11 +35,12 @@ struct Call {
     const float* channel;
     float* mask_grad;   // null when aux does not train
     double* term_grad;  // per thread 3 rows of `channels`
-    double* range_sum;  // per thread one number; forward only
+    double* range_sum;        // per thread one number an image; forward only
+    const float* range_grad;  // one number an image; backward only
     i64 images, channels, positions;
     float cap;
     float range_limit;  // infinity when no range penalty is collected
-    float range_grad;
+    float slope_limit;
 };
 
 // One thread's part of the rows: its sums go to the place of `thread`.
@@ -180,32 +182,34 @@ struct Site {
     }
 };
 
-// Returns the sum of the range penalty.
-double masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
-                      i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
-                      float cap, float range_limit, float input_limit, int threads, std::uintptr_t z,
-                      std::uintptr_t out) {
+// Writes X, and the sum of the range penalty of every image.
+void masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
+                    i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
+                    float cap, float range_limit, float input_limit, float slope_limit, int threads,
+                    std::uintptr_t z, std::uintptr_t out, std::uintptr_t range_sum) {
     const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(deviation),
                     pointer<float>(coefficients), channels, positions, polynomials, degree};
     const auto image_mask = site.image_mask(last);
     const auto numbers = site.numbers(input_limit);
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
-    std::vector<double> sums(parts, 0.0);
+    std::vector<double> sums(parts * images, 0.0);
     const Call call{pointer<void>(z), nullptr, pointer<void>(out), image_mask.data(), numbers.data(), nullptr, nullptr,
-                    sums.data(), images, channels, positions, cap, range_limit, 0.0f};
+                    sums.data(), nullptr, images, channels, positions, cap, range_limit, slope_limit};
     run(call, half ? pick<Bfloat16>(last, false) : pick<float>(last, false), rows, parts);
-    double total = 0;
-    for (double sum : sums) total += sum;
-    return total;
+    for (i64 n = 0; n < images; ++n) {
+        double total = 0;
+        for (int part = 0; part < parts; ++part) total += sums[part * images + n];
+        pointer<float>(range_sum)[n] = static_cast<float>(total);
+    }
 }
 
 // `mask_grad` may be null when nobody wants it.
 void masked_backward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
                      i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
-                     float cap, float range_limit, float input_limit, int threads, std::uintptr_t z,
-                     std::uintptr_t out_grad, float range_grad, std::uintptr_t z_grad, std::uintptr_t mask_grad,
-                     std::uintptr_t coefficient_grad) {
+                     float cap, float range_limit, float input_limit, float slope_limit, int threads,
+                     std::uintptr_t z, std::uintptr_t out_grad, std::uintptr_t range_grad, std::uintptr_t z_grad,
+                     std::uintptr_t mask_grad, std::uintptr_t coefficient_grad) {
     const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(deviation),
                     pointer<float>(coefficients), channels, positions, polynomials, degree};
     const auto image_mask = site.image_mask(last);
@@ -215,8 +219,8 @@ void masked_backward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t de
     std::vector<double> sums(3 * channels * parts, 0.0);
     std::vector<float> image_grad(mask_grad ? channels * positions : 0, 0.0f);
     const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), image_mask.data(),
-                    numbers.data(), mask_grad ? image_grad.data() : nullptr, sums.data(), nullptr, images, channels,
-                    positions, cap, range_limit, range_grad};
+                    numbers.data(), mask_grad ? image_grad.data() : nullptr, sums.data(), nullptr,
+                    pointer<float>(range_grad), images, channels, positions, cap, range_limit, slope_limit};
     run(call, half ? pick<Bfloat16>(last, true) : pick<float>(last, true), rows, parts);
     site.coefficient_grad(sums, pointer<float>(coefficient_grad));
     if (mask_grad) site.channels_first(image_grad, last, pointer<float>(mask_grad));
