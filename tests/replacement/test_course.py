@@ -114,13 +114,18 @@ def test_stress_comes_in_every_other_step_after_the_freeze_with_a_gradient_of_bo
         assert seen == stressed
 
 
-def test_half_of_the_stressed_images_are_as_they_are():
+def test_half_of_the_stressed_images_are_those_that_went_furthest():
     model, x, _ = network()
     stress = Stress(model, replace_activations_(model, x[:1], budget=0), [x], limit=8.0)
-    some = stress.images(x, 8, torch.Generator().manual_seed(3))
-    assert len(some) == 8
-    assert torch.equal(some[:4], x[:4])
-    assert not torch.equal(some[5], x[5])
+    sums = torch.ones(3, len(x))
+    sums[0, 5], sums[2, 9] = 30.0, 20.0
+    sums[1] *= 1e6  # a site where every image goes far tells nothing about any
+    draw = torch.Generator().manual_seed(3)
+    some = stress.images(x, sums, 4, draw)
+    assert len(some) == 4
+    assert torch.equal(some[:2], x[[5, 9]])
+    assert len(stress.images(x[:3], sums[:, :3], 8, draw)) == 2
+    assert torch.equal(stress.images(x, None, 4, draw)[:2], x[:2])
 
 
 def test_inputs_are_cut_off_ever_later_after_the_freeze():

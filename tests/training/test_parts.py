@@ -224,7 +224,7 @@ def test_a_recipe_is_a_complete_set_of_settings_that_may_be_changed():
     known = {field.name for field in dataclasses.fields(ReplaceSettings)}
     assert all(values.keys() <= known for values in RECIPES.values())
     optional = {field.name for field in dataclasses.fields(ReplaceSettings) if field.default is None}
-    assert optional == {"data_path", "image_size", "threads", "weights"}
+    assert optional == {"data_path", "image_size", "start", "threads", "weights"}
 
 
 def test_a_recipe_file_and_flags_override_the_recipe_in_this_order(tmp_path):

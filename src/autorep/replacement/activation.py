@@ -188,14 +188,6 @@ class MaskedActivation(nn.Module):
         to_hermite = torch.linalg.inv(dapa.hermite_to_powers(self.degree)).to(mean.device)
         self._set_series(to_hermite @ (terms / std))
 
-    @torch.no_grad()
-    def limit_curve_(self, largest: float) -> None:
-        """Hold the curvature k2 at this much or below."""
-        if self.degree == 2:
-            self.coefficients[2].clamp_(max=float(trainable_curve(torch.tensor(largest, dtype=torch.float64))))
-        elif self.degree > 2:
-            self.coefficients[2].clamp_(max=largest)
-
     def _set_series(self, series: Tensor) -> None:
         if self.degree == 2:
             series[2] = trainable_curve(series[2])
@@ -243,9 +235,9 @@ class MaskedActivation(nn.Module):
     @torch.no_grad()
     def _slope(self, z: Tensor) -> Tensor:
         """The polynomial's derivative."""
+        powers = self.power_coefficients()[1:]
         factors = torch.arange(1, self.degree + 1, device=z.device).view(-1, 1)
-        derivative = factors * self.terms()[1:] / self.std
-        return dapa.polynomial(self._scaled(z), derivative.view(self.degree, *_wide(z)))
+        return dapa.polynomial(z, (factors * powers).to(z.dtype).view(self.degree, *wide(z)))
 
     @torch.no_grad()
     def _follow_moments(self, z: Tensor) -> None:

@@ -128,10 +128,11 @@ class Course:
         """What the replacement adds to the task's loss of the forward that has just been run."""
         settings = self.settings
         parts: list[Tensor] = []
-        if settings.range_weight:
-            parts.append(settings.range_weight * self.handle.range_penalty())
+        sums = self.handle.take_range_sums() if settings.range_weight else None
+        if sums is not None:
+            parts.append(settings.range_weight * self.handle.mean_excess(sums))
         if self._stress is not None and self._stressful():
-            parts.append(self._stress_loss(self._stress))
+            parts.append(self._stress_loss(self._stress, sums))
         if not self.handle.frozen and (penalty := self.selection.penalty(self.ctx)) is not None:
             parts.append(penalty)
         self._images = None
@@ -197,9 +198,9 @@ class Course:
         del self.optimizers["aux"]
 
     def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Keep some images of a training forward, and its precision, for the stress."""
+        """Keep the images of a training forward, and its precision, for the stress."""
         if module.training and self._stress is not None and self._stressful():
-            self._images = args[0].detach()[: self.settings.stress_images]
+            self._images = args[0].detach()
             kind = args[0].device.type
             half = torch.is_autocast_enabled(kind)
             self._precision = torch.get_autocast_dtype(kind) if half else torch.float32
@@ -208,7 +209,7 @@ class Course:
         """Whether this step has stress: every other one, once the masks are final and the network settles."""
         return self.handle.frozen and self.taken % STRESS_EVERY == 0
 
-    def _stress_loss(self, stress: Stress) -> Tensor:
+    def _stress_loss(self, stress: Stress, sums: Tensor | None) -> Tensor:
         """The stress as a term of the loss whose gradient has at most the norm `stress_clip`.
 
         One escaping image has a gradient many times as large as the task's; unlimited, it alone would decide the step.
@@ -216,7 +217,8 @@ class Course:
         """
         if self._images is None:
             raise ConfigError("loss() belongs after a training forward of the model; there was none since the last")
-        images = stress.images(self._images, self.settings.stress_images, self.generator("stress", self.taken))
+        draw = self.generator("stress", self.taken)
+        images = stress.images(self._images, sums, self.settings.stress_images, draw)
         with torch.autocast(images.device.type, self._precision, enabled=self._precision != torch.float32):
             excess, logits = stress.loss(images)
             loss = self.settings.stress_weight * excess

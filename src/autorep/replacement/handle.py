@@ -356,17 +356,20 @@ class Replacement:
 
         Keeps fixed-point inference within range. Needs track_range(); each forward's penalty is read once.
         """
-        sums, elements = self.take_range_sums(), self.total - self.count()
-        if not len(sums):
-            raise ConfigError("no range penalty was collected: call track_range() and run a training forward before it")
-        return sums.sum() / max(elements * sums.shape[1], 1)
+        return self.mean_excess(self.take_range_sums())
 
     def take_range_sums(self) -> Tensor:
         """(sites, images): Σ relu(|Z − mean|/std − limit)² over an image's inputs of polynomials; each is read once."""
         sums = [site.range_sum for site in self.sites.values() if site.range_sum is not None]
+        if not sums:
+            raise ConfigError("no range penalty was collected: call track_range() and run a training forward before it")
         for site in self.sites.values():
             site.range_sum = None
-        return torch.stack(sums) if sums else torch.empty(0)
+        return torch.stack(sums)
+
+    def mean_excess(self, sums: Tensor) -> Tensor:
+        """What `take_range_sums` gave, per input of a polynomial."""
+        return sums.sum() / max((self.total - self.count()) * sums.shape[1], 1)
 
     def require_budget(self) -> int:
         """The budget, which must have been set."""

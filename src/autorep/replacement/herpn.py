@@ -68,9 +68,6 @@ class HermiteNorm(MaskedActivation):
         average = dapa.dapa(m, self.std, 1, self.activation)[0].to(m.dtype)
         self.coefficients.copy_(torch.stack([self.std, self.std * (average - F0)]))
 
-    def limit_curve_(self, largest: float) -> None:
-        """Nothing: the normalisation limits it."""
-
     @torch.no_grad()
     def power_coefficients(self) -> Tensor:
         m1, v1, m2, v2 = self.statistics.double()

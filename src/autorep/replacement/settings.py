@@ -96,7 +96,7 @@ class CourseSettings:
     stress_limit: float = 8.0
     """Deviations that polynomial inputs of stressed images may reach freely."""
     stress_images: int = 32
-    """Images under stress, half of them distorted."""
+    """Images under stress: half of them those that go furthest in the batch, the others distorted."""
     average: float = 0.99
     """Decay of the running average of weights; 0 keeps the last weights."""
 

@@ -2,9 +2,9 @@
 
 Quadratics feed quadratics, so an input a few deviations beyond what was calibrated is squared layer after layer. The
 mean range penalty of a batch does not see the one image that escapes, and batch norm in training mode divides by the
-batch's own statistics, escaped image included, which inference will not do. So every other step some images of the
-batch, half of them distorted (contrast, brightness, noise, solid colours, blocks), are sent through the network with
-batch norm at its running statistics, and at each site each image pays
+batch's own statistics, escaped image included, which inference will not do. So every other step the images of the batch
+that went furthest, and as many distorted (contrast, brightness, noise, solid colours, blocks), are sent through the
+network with batch norm at its running statistics, and at each site each image pays
 
     log(1 + Σ (1 − mask)·relu(|z| − limit)² / limit²)    z = (Z − mean)/std, summed over its elements.
 
@@ -43,11 +43,19 @@ class Stress:
         self.low = torch.stack([x.amin((0, 2, 3)) for x in images]).amin(0).view(-1, 1, 1)
         self.high = torch.stack([x.amax((0, 2, 3)) for x in images]).amax(0).view(-1, 1, 1)
 
-    def images(self, batch: Tensor, count: int, draw: torch.Generator) -> Tensor:
-        """So many images of the batch, or all there are: the first half as they are, the others distorted."""
-        some = batch[:count]
-        plain = len(some) // 2
-        return torch.cat([some[:plain], self.distort(some[plain:], draw)]).contiguous(memory_format=torch.channels_last)
+    def images(self, batch: Tensor, sums: Tensor | None, count: int, draw: torch.Generator) -> Tensor:
+        """So many images, or as many as there are: half as they are, those that go furthest; the others distorted.
+
+        sums: (sites, images), how far each image of the batch went in the training forward; without it, any will do.
+        """
+        half = min(count, len(batch)) // 2
+        if sums is not None:
+            relative = sums.detach() / sums.detach().mean(1, keepdim=True).clamp_min(1e-12)
+            furthest = relative.amax(0).topk(half).indices
+        else:
+            furthest = torch.arange(half, device=batch.device)
+        distorted = self.distort(batch[len(batch) - half :], draw)
+        return torch.cat([batch[furthest], distorted]).contiguous(memory_format=torch.channels_last)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The range term, an image's on average, and the logits."""

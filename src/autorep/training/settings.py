@@ -188,8 +188,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "coefficient_rate": 0.0,
         "range_weight": 0.0,
         "input_limit": 0.0,
-        "curve_limit": 0.0,
-        "stress_clip": 0.0,
+        "stress_weight": 0.0,
     },
 }
 
