@@ -89,11 +89,11 @@ class CourseSettings:
     """Deviations at which inputs of replaced activations are cut off in training; 0 does not cut off."""
     input_opening: float = 2.0
     """From the freeze to the last step, the cut-off opens evenly to so many times `input_limit`."""
-    stress_weight: float = 0.5
+    stress_weight: float = 2.0
     """Weight of the stress (see `stress`) in every other step after the freeze; 0 leaves it out."""
     stress_clip: float = 5.0
     """Largest norm of the gradient that the stress may add to a step."""
-    stress_limit: float = 8.0
+    stress_limit: float = 10.0
     """Deviations that polynomial inputs of stressed images may reach freely."""
     stress_images: int = 32
     """Images under stress: half of them those that go furthest in the batch, the others distorted."""
