@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -129,3 +131,21 @@ def test_refused_clients_come_back_at_different_times(monkeypatch: pytest.Monkey
     assert isinstance(outcome, ProtocolError)
     assert len(set(pauses)) > 20
     assert all(4.0 <= pause <= 6.0 for pause in pauses), "as long as the server said, and up to half as long again"
+
+
+def test_closing_a_client_ends_what_it_waits_for(deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    async def never(*_: Any) -> list[Any]:
+        asked.set()
+        await asyncio.sleep(600)
+        return []
+
+    monkeypatch.setattr(async_client, "post", never)
+    client = deployment.client()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.predict, np.zeros((2, 1, 8, 8)))
+        assert asked.wait(60)
+        client.close()
+        with pytest.raises(ProtocolError, match="the client was closed before the answer came"):
+            waiting.result(60)

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from autorep.errors import ConfigError
+from autorep.errors import ConfigError, ProtocolError
 from autorep.service.answers import Description, Prediction
 from autorep.service.async_client import AsyncClient, Outcome
 
@@ -39,10 +40,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; whoever still waits for an answer gets an error."""
         if not self._loop.is_running():
             return
-        self._wait(self._inner.close())
+        self._wait(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -74,5 +75,15 @@ class Client:
             raise ConfigError("this program's owner lets servers give classes only, no logits; use predict")
         return np.stack(given)
 
+    async def _end(self) -> None:
+        unfinished = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._inner.close()
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except concurrent.futures.CancelledError:
+            raise ProtocolError("the client was closed before the answer came") from None

@@ -87,7 +87,8 @@ class _Connection:
 
     def cut(self) -> None:
         """End it at once."""
-        self._writer.transport.abort()
+        with contextlib.suppress(RuntimeError):  # the loop is closed already, and the connection with it
+            self._writer.transport.abort()
 
     async def close(self) -> None:
         """End it as TLS wants it."""
