@@ -28,7 +28,7 @@ class Check:
     """List every operation of a network that the compiler cannot translate; exit code 1 when there is one."""
 
     model: Annotated[str, tyro.conf.Positional]
-    """Network name, saved model, zoo name, or FILE.py:FUNCTION that returns a torch module."""
+    """Network name, saved model, zoo name, FILE.onnx, FILE.pt2, or FILE.py:FUNCTION that returns a torch module."""
     input_shape: tuple[int, ...] = ()
     """Channels, rows and columns of one input; default is the model's own."""
     json: str | None = None
@@ -56,11 +56,13 @@ class Compile:
     """
 
     model: Annotated[str, tyro.conf.Positional]
-    """Saved model (NAME.json, NAME.safetensors), run directory, or name from `autorep zoo`."""
+    """Saved model (NAME.json, NAME.safetensors), run directory, name from `autorep zoo`, or with --data a trained
+    network of your own: FILE.onnx, FILE.pt2 of torch.export.save, FILE.py:FUNCTION."""
     out: Path
     """Directory to write."""
     data: str | None = None
-    """Data set for calibration; default is the one the model was trained on."""
+    """Data set for calibration, which for a network of your own also says how pixels are normalised; default is the
+    one the model was trained on."""
     data_path: Path | None = None
     """Archive, folder or .npz file of the data set; not needed for digits, nor for a model that was calibrated when it
     was finished, as those of the zoo were."""
@@ -81,11 +83,11 @@ class Compile:
     """Also write the result as JSON to this file; - prints JSON only."""
 
     def run(self) -> int:
-        from autorep import zoo
+        from autorep import models, zoo
         from autorep.program.answer import answering
         from autorep.program.files import program_hash, save, split
 
-        saved = zoo.load(self.model)
+        saved = _own(self.model, self.data, self.data_path) if models.is_own(self.model) else zoo.load(self.model)
         program = compile_saved(
             saved,
             calibration_pixels(saved, self.data, self.data_path, self.images),
@@ -134,6 +136,30 @@ class Compile:
         }
         emit(result, text, self.json)
         return 0
+
+
+def _own(name: str, data: str | None, path: Path | None) -> SavedModel:
+    """A trained network of one's own, with what the data set says of its input: shape, classes, normalisation."""
+    from autorep import models
+    from autorep.data import load
+    from autorep.training.saved import SavedModel
+
+    if data is None:
+        raise ConfigError(
+            f"{name}: a network of your own says nothing of its images; name the data set it was trained on, or one "
+            "with the same classes and normalisation, with --data and --data-path"
+        )
+    dataset = load(data, path, models.spec(name).image_size)
+    info = {
+        "model": name,
+        "input_shape": list(dataset.shape),
+        "data": data,
+        "classes": list(dataset.classes),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+        "preprocessing": dataset.preprocessing.facts(),
+    }
+    return SavedModel(models.create(name, len(dataset.classes)).eval(), None, info)
 
 
 def compile_saved(

@@ -77,8 +77,8 @@ def names() -> list[str]:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name says where one's own network is made: FILE.py:FUNCTION, or the FILE.pt2 of `torch.export.save`."""
-    return ".py:" in name or name.endswith(".pt2")
+    """Whether a name says where one's own network is: FILE.py:FUNCTION, FILE.pt2 (`torch.export.save`), FILE.onnx."""
+    return ".py:" in name or name.endswith((".pt2", ".onnx"))
 
 
 def spec(name: str) -> ModelSpec:

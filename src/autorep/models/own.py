@@ -1,4 +1,4 @@
-"""A network of one's own, named by where it is made: FILE.py:FUNCTION, or the FILE.pt2 of `torch.export.save`.
+"""A network of one's own, named by where it is: FILE.py:FUNCTION, the FILE.pt2 of `torch.export.save`, or FILE.onnx.
 
 FUNCTION returns a torch module. If it takes an argument, it is given the number of classes (as `num_classes` where it
 has a parameter of that name). Whoever names a file runs the code in it, as `python FILE.py` would.
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from autorep.errors import ConfigError
+from autorep.models.onnx_file import load_onnx
 
 USUAL_SIZE = 32
 
@@ -30,6 +31,8 @@ def build(name: str, num_classes: int | None = None) -> nn.Module:
     """Make the network; random weights are drawn from torch's generator as in any constructor."""
     if name.endswith(".pt2"):
         return _exported(Path(name))
+    if name.endswith(".onnx"):
+        return load_onnx(Path(name))[0]
     make = _function(name)
     try:
         module = make(*_arguments(make, num_classes, name))
@@ -42,6 +45,8 @@ def build(name: str, num_classes: int | None = None) -> nn.Module:
 
 def facts(name: str) -> tuple[int, int, int]:
     """Channels of its input, a usual image size, and its classes, read off the first and last layer."""
+    if name.endswith(".onnx"):
+        return _onnx_facts(Path(name))
     module = build(name)
     layers = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     if not layers:
@@ -78,6 +83,14 @@ def _arguments(make: Callable[..., Any], num_classes: int | None, name: str) -> 
     if takes_classes and (num_classes is not None or needed):
         return [10 if num_classes is None else num_classes]
     return []
+
+
+def _onnx_facts(path: Path) -> tuple[int, int, int]:
+    network, shape = load_onnx(path)
+    channels, *sides = shape or (3,)
+    with torch.no_grad():
+        answer = network(torch.zeros(1, channels or 3, *(side or USUAL_SIZE for side in sides)))
+    return channels or 3, (sides[-1] if sides else 0) or USUAL_SIZE, answer.shape[-1] if torch.is_tensor(answer) else 0
 
 
 def _exported(path: Path) -> nn.Module:
