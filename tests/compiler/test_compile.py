@@ -53,7 +53,7 @@ def compare_in_every_mode(network: nn.Module) -> None:
     assert np.abs(program.run(x[:6].numpy(), "fixed") - expected).max() < FIXED_TOLERANCE * largest
     with LocalPair(program) as pair:
         secure = run_known(pair, x[:2].numpy(), SEEDS)
-    fixed = FixedProgram(program).run(x[:2].numpy(), DealtRounding(program, SEEDS, 2))
+    fixed = FixedProgram(program).run(x[:2].numpy(), DealtRounding(pair.dealer, SEEDS, 2))
     np.testing.assert_array_equal(secure, fixed)
 
 

@@ -31,7 +31,9 @@ def assert_right(program: Program, model: nn.Module, x: torch.Tensor, fixed_tole
     assert np.abs(program.run(x.numpy(), "fixed") - expected).max() < fixed_tolerance * max(largest, 0.3)
     with LocalPair(program) as pair:
         secure = run_known(pair, x[:1].numpy(), SEEDS)
-    np.testing.assert_array_equal(secure, FixedProgram(program).run(x[:1].numpy(), DealtRounding(program, SEEDS, 1)))
+    np.testing.assert_array_equal(
+        secure, FixedProgram(program).run(x[:1].numpy(), DealtRounding(pair.dealer, SEEDS, 1))
+    )
 
 
 def model_of(forward) -> Styles:

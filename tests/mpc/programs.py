@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from autorep.mpc.dealer import Dealer
-from autorep.mpc.inventory import program_items
+from autorep.mpc.dealt import Dealing
 from autorep.mpc.local import LocalPair, join_output, share_input
+from autorep.mpc.operations import correlate
 from autorep.mpc.party import Party, PreparedQuery
-from autorep.mpc.prg import stream
 from autorep.mpc.ring import reduce
 from autorep.program import ir
 
@@ -164,30 +168,42 @@ def mixed_program(seed: int, kept: float = 0.3) -> ir.Program:
     return b.program()
 
 
-class DealtRounding:
-    """The masks that a dealer with known seeds used."""
+@contextmanager
+def watched_dealer() -> Iterator[dict[str, tuple[tuple[np.ndarray, ...], Any, np.ndarray | None]]]:
+    """Operands and result, in the clear, of every correlation that dealers draw meanwhile, and what they owe of it."""
+    seen: dict[str, tuple[tuple[np.ndarray, ...], Any, np.ndarray | None]] = {}
+    original = Dealing.draw
 
-    def __init__(self, program: ir.Program, seeds: tuple[bytes, bytes], batch: int) -> None:
-        self._program, self._seeds = program, seeds
-        self._items = {item.label: item for item in program_items(program, batch)}
+    def spy(self, correlation, *operands):
+        result = original(self, correlation, *operands)
+        seen[correlation.label] = tuple(np.copy(operand) for operand in operands), result, self._owed[1]
+        return result
+
+    with patch.object(Dealing, "draw", spy):
+        yield seen
+
+
+class DealtRounding:
+    """The masks that a dealer uses with known seeds."""
+
+    def __init__(self, dealer: Dealer, seeds: tuple[bytes, bytes], batch: int) -> None:
+        self._program, self._wires = dealer.program, {}
+
+        def keeping_all(program, operations, source, keep):
+            materials, kept = correlate(program, operations, source, {op.name for op in program.ops})
+            self._wires.update(kept)
+            return materials, {}
+
+        with watched_dealer() as self._seen, patch("autorep.mpc.dealer.correlate", keeping_all):
+            dealer.deal_to((io.BytesIO(), io.BytesIO()), batch, seeds)
 
     def mask(self, name, step, shape, bits, shift) -> np.ndarray:
         if step == "wire":
-            return self._wire(self._program[name].inputs[0], shape, bits)
-        label = f"{name}/r" if step == "a" else f"{name}/quad/z"
-        item = self._items[label]
-        total = sum(stream(seed, label, (item.count,), item.bits) for seed in self._seeds)
-        assert item.bits == bits
-        return reduce(total.reshape(shape), bits)
-
-    def _wire(self, name, shape, bits) -> np.ndarray:
-        """The mask of a wire, from what both parties expand."""
-        sinks = io.BytesIO(), io.BytesIO()
-        with LocalPair(self._program) as pair:
-            pair.dealer.deal_to(sinks, shape[0], self._seeds)
-            kits = [party.source(sink.getvalue()) for party, sink in zip(pair.parties, sinks)]
-            masks = [party.prepare(kit, traced=True).masks[name] for party, kit in zip(pair.parties, kits)]
-        return reduce((masks[0] + masks[1]).reshape(shape), bits)
+            total = reduce(self._wires[self._program[name].inputs[0]], bits)
+        else:
+            total = self._seen[f"{name}/r" if step == "a" else f"{name}/quad/z"][1]
+        assert int(total.max(initial=0)) < 1 << bits
+        return total.reshape(shape)
 
 
 def prepare(party: Party, kit: bytes) -> PreparedQuery:
@@ -209,4 +225,13 @@ def run_known(pair: LocalPair, x: np.ndarray, seeds: tuple[bytes, bytes]) -> np.
     return (share0 + share1) & np.uint64((1 << pair.program.output.bits) - 1)
 
 
-__all__ = ["Builder", "Dealer", "DealtRounding", "join_output", "mixed_program", "prepare", "run_known"]
+__all__ = [
+    "Builder",
+    "Dealer",
+    "DealtRounding",
+    "join_output",
+    "mixed_program",
+    "prepare",
+    "run_known",
+    "watched_dealer",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,14 +41,30 @@ def recorded(program: ir.Program, source: QuerySource) -> list[Draw]:
 
 
 def check_relations(
-    program: ir.Program, source: Source, draws: tuple[list[Draw], list[Draw]]
+    program: ir.Program, source: Source, draws: tuple[list[Draw], list[Draw]], dealt: Mapping[str, Any] | None = None
 ) -> set[type[Correlation]]:
-    """Check every draw of the two parties; returns the verbs that occurred. `source` states its tolerances."""
+    """Check every draw of the two parties; returns the verbs that occurred. `source` states its tolerances.
+
+    `dealt` is what `programs.watched_dealer` saw of a dealer: operands in the clear, and what it owes.
+    """
     for (correlation, operands0, result0), (other, operands1, result1) in zip(*draws, strict=True):
         assert correlation == other
         operands = [a + b for a, b in zip(operands0, operands1, strict=True)]
+        if dealt is not None:
+            in_clear, _, owed = dealt[correlation.label]
+            result0 = _with_debt(correlation, result0, owed)
+            operands = operands if isinstance(correlation, verbs.Mask) else list(in_clear)
         _CHECKS[type(correlation)](program, source, correlation, operands, result0, result1)
     return {type(correlation) for correlation, _, _ in draws[0]}
+
+
+def _with_debt(correlation: Correlation, result: Any, owed: np.ndarray | None) -> Any:
+    """One party's result, and what nobody's share has of it."""
+    if owed is None:
+        return result
+    if isinstance(correlation, verbs.Quadratic):
+        return verbs.QuadraticShares(result.p, (result.q[0] + owed, result.q[1] + owed))
+    return result + owed
 
 
 def _within(error: np.ndarray, bits: int, bounds: tuple[int, int]) -> None:

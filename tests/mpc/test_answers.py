@@ -59,7 +59,7 @@ def test_secure_equals_fixed_bit_for_bit_in_range_and_out_of_it(comparison, give
     x = 2.0**scale * inputs(2, seed)
     with LocalPair(program, comparison) as pair:
         answer = run_known(pair, x, SEEDS)
-    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(program, SEEDS, 2)))
+    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(pair.dealer, SEEDS, 2)))
 
 
 @pytest.mark.parametrize("preparation", ["dealer", "two-party"])

@@ -54,7 +54,7 @@ def test_secure_equals_fixed_bit_for_bit_on_random_programs(comparison, data):
     x = np.random.default_rng(0).normal(0, 1, (batch, *program.input.shape))
     with LocalPair(program, comparison) as pair:
         answer = run_known(pair, x, SEEDS)
-    expected = FixedProgram(program).run(x, DealtRounding(program, SEEDS, batch))
+    expected = FixedProgram(program).run(x, DealtRounding(pair.dealer, SEEDS, batch))
     np.testing.assert_array_equal(answer, expected)
 
 
@@ -64,7 +64,7 @@ def test_every_operation_together_equals_fixed(comparison):
     x = np.random.default_rng(1).normal(0, 1, (2, *program.input.shape))
     with LocalPair(program, comparison) as pair:
         answer = run_known(pair, x, SEEDS)
-    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(program, SEEDS, 2)))
+    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(pair.dealer, SEEDS, 2)))
 
 
 def test_real_dealer_differs_by_rounding_only():
@@ -144,4 +144,4 @@ def test_secure_equals_fixed_bit_for_bit_out_of_range(comparison, data):
     x = scale * np.random.default_rng(0).normal(0, 1, (1, *program.input.shape))
     with LocalPair(program, comparison) as pair:
         answer = run_known(pair, x, SEEDS)
-    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(program, SEEDS, 1)))
+    np.testing.assert_array_equal(answer, FixedProgram(program).run(x, DealtRounding(pair.dealer, SEEDS, 1)))

@@ -12,12 +12,14 @@ from autorep.mpc import verbs
 from autorep.mpc.dealt import DEALT
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations import protocols
+from autorep.mpc.operations import only_opened, protocols
 from autorep.mpc.party import Party
+from autorep.mpc.ring import reduce
 from autorep.mpc.transport import memory_pair
+from autorep.program import ir
 from autorep.program.files import share_parameters
 from autorep.program.fixed import run_fixed
-from tests.mpc.programs import mixed_program
+from tests.mpc.programs import mixed_program, watched_dealer
 from tests.mpc.relations import check_relations, recorded
 from tests.mpc.toy_source import OpenPreparation
 
@@ -33,18 +35,37 @@ OF_COMPARISON = {
 @pytest.mark.parametrize("batch", [1, 2])
 def test_dealt_kits_satisfy_every_relation(comparison, batch):
     program = mixed_program(6)
-    with LocalPair(program, comparison) as pair:
+    with LocalPair(program, comparison) as pair, watched_dealer() as dealt:
         kits = pair.dealer.deal(batch).kits
         sources = [pair.parties[i].source(kits[i]) for i in (0, 1)]
         draws = recorded(program, sources[0]), recorded(program, sources[1])
-    assert check_relations(program, sources[0], draws) == COMMON | OF_COMPARISON[comparison]
+    assert check_relations(program, sources[0], draws, dealt) == COMMON | OF_COMPARISON[comparison]
+
+
+def test_a_dealer_owes_only_what_is_opened_next_and_takes_it_off_the_mask():
+    program = mixed_program(6)
+    with LocalPair(program) as pair, watched_dealer() as dealt:
+        kits = pair.dealer.deal(1).kits
+        draws = [recorded(program, pair.parties[i].source(kits[i])) for i in (0, 1)]
+    opened = only_opened(program)
+    assert program.output.name not in opened
+    indebted = 0
+    for (c, _, share0), (_, _, share1) in zip(*draws, strict=True):
+        operands, result, owed = dealt[c.label]
+        assert (owed is not None) == (isinstance(c, verbs.Quadratic) or getattr(c, "opened", False))
+        if isinstance(c, verbs.Mask):
+            debt = operands[0] if operands else np.uint64(0)
+            np.testing.assert_array_equal(reduce(share0 + share1 - debt, c.bits), result)
+            indebted += len(operands)
+    openings = sum(isinstance(op, ir.Activation | ir.Requantize | ir.Sign) for op in program.ops)
+    assert indebted == openings + sum(isinstance(op, ir.Activation) and op.quad_count > 0 for op in program.ops)
 
 
 def test_a_wrong_share_is_noticed_by_the_relations():
     """The check itself: one bit in any kind of result makes it fail."""
     program = mixed_program(6)
     for comparison in ("dcf", "short", "bits"):
-        with LocalPair(program, comparison) as pair:
+        with LocalPair(program, comparison) as pair, watched_dealer() as dealt:
             kits = pair.dealer.deal(1).kits
             sources = [pair.parties[i].source(kits[i]) for i in (0, 1)]
             draws = recorded(program, sources[0]), recorded(program, sources[1])
@@ -53,10 +74,11 @@ def test_a_wrong_share_is_noticed_by_the_relations():
             target = draw[2]
             while isinstance(target, tuple):
                 target = target[-1 if kind is verbs.BitTriples else 0]
-            target.reshape(-1)[0] ^= np.uint64(1 << 8)
+            bit = np.uint64(1 << (1 if kind is verbs.SignKeys else 8))  # bit 1 of a short key's root always counts
+            target.reshape(-1)[0] ^= bit
             with pytest.raises(AssertionError):
-                check_relations(program, sources[0], ([d for d in draws[0] if d[0] == draw[0]], [draw]))
-            target.reshape(-1)[0] ^= np.uint64(1 << 8)
+                check_relations(program, sources[0], ([d for d in draws[0] if d[0] == draw[0]], [draw]), dealt)
+            target.reshape(-1)[0] ^= bit
 
 
 def test_a_kit_source_gives_each_correlation_once():

@@ -25,14 +25,14 @@ class SquareProtocol(Operation[Square]):
     reads_shares = True
 
     def correlations(self) -> Iterator[verbs.Product]:
-        yield verbs.Product(f"{self.op.name}/square", self.count, self.op.bits)
+        yield verbs.Product(f"{self.op.name}/square", self.count, self.op.bits, self.opened)
 
     def multiplications(self) -> int:
         return 2 * self.count
 
     def correlate(self, source: verbs.Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
         (square,) = self.correlations()
-        return source.draw(square, masks[0], masks[0]), None
+        return source.draw(square, masks[0], masks[0]), source.owed(square)
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
         x, rho = inputs[0].data, inputs[0].mask

@@ -113,7 +113,8 @@ def view_of(program: ir.Program, batch: int, comparison: str = "dcf") -> View:
     """What both parties see of `batch` black images."""
     view = View()
     with LocalPair(program, comparison) as pair, watching(view) as tapes:
-        kits, inputs = pair.kits(batch), share_input(program, np.zeros((batch, *program.input.shape)))
+        owed: dict[str, np.ndarray] = {}
+        kits, inputs = pair.kits(batch, owed), share_input(program, np.zeros((batch, *program.input.shape)))
         traces: list[dict[str, np.ndarray]] = [{}, {}]
         wires: list[dict[str, np.ndarray]] = [{}, {}]
 
@@ -131,7 +132,8 @@ def view_of(program: ir.Program, batch: int, comparison: str = "dcf") -> View:
             rho = wires[0][op.name] + wires[1][op.name]
             view.masks[f"{op.name} wire"] = reduce(rho, op.bits).reshape(-1), op.bits
         if isinstance(op, ir.Requantize | ir.Activation):
-            value = (traces[0][op.inputs[0]] + traces[1][op.inputs[0]]).reshape(-1)
+            name = op.inputs[0]
+            value = (traces[0][name] + traces[1][name] + owed.get(name, np.uint64(0))).reshape(-1)
             first = opened[f"{op.name}/a"]
             mask = first.values - value - np.uint64(1 << (op.open_bits - 2))
             view.masks[f"{op.name} sum"] = reduce(mask, op.open_bits), op.open_bits

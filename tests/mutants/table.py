@@ -67,8 +67,10 @@ TAPE, DEALT, PRG = "mpc/tape.py", "mpc/dealt.py", "mpc/prg.py"
 # the dealer's kernels expand streams themselves; these changes let it add and subtract what `Streams.words` gives
 _MASK = (
     TAPE,
-    "        key0, key1 = (streams.key(item.label) for streams in self._streams)\n        return _native.prg_sum(key0, key1, item.count, item.bits)",
-    "        share0, share1 = self.own_streams(item)\n        return (share0 + share1) & np.uint64(2**item.bits - 1)",
+    "        key0, key1 = (streams.key(item.label) for streams in self._streams)\n        return _native.prg_sum(key0, key1, item.count, item.bits, owed)",
+    "        share0, share1 = self.own_streams(item)\n"
+    "        less = np.uint64(0) if owed is None else owed\n"
+    "        return (share0 + share1 - less) & np.uint64(2**item.bits - 1)",
 )
 _SHARE = "        key = self._next(item)\n        self._writers[1].section(_native.share_packed(np.ascontiguousarray(value), key, item.bits).data)"
 
@@ -157,8 +159,10 @@ mutant(
     SEEN,
     (
         DEALT,
-        'tape.share(self.items[0], fixed[f"{self._c.op.name}.weight"](rho))',
-        'tape.share(self.items[0], fixed[f"{self._c.op.name}.weight"](rho).reshape(-1) + tape.own_streams(self.items[0])[0])',
+        'self.owed = tape.share_or_owe(self.items, fixed[f"{self._c.op.name}.weight"](rho))',
+        'image = fixed[f"{self._c.op.name}.weight"](rho)\n'
+        "        own = tape.own_streams(self.items[0])[0].reshape(image.shape) if self.items else np.uint64(0)\n"
+        "        self.owed = tape.share_or_owe(self.items, image + own)",
     ),
     _read0('(0 if item.label.endswith("/cross") else 1) * self._streams.words(item.label, item.count, item.bits)'),
 )
@@ -167,8 +171,8 @@ mutant(
     APART,
     (
         TAPE,
-        "differences([self._next(item) for item in items])",
-        "differences([self._next(item) and self._streams[0].key(items[0].label) for item in items])",
+        "return [self._next(item) for item in items]",
+        "return [self._next(item) and self._streams[0].key(items[0].label) for item in items]",
     ),
     (
         TAPE,
@@ -269,7 +273,7 @@ mutant(
 )
 mutant(
     "quadratic-mask-short",
-    SEEN,
+    UNIFORM,
     (
         ACTIVATION,
         'Mask(f"{name}/quad/z", quad, op.quad_open_bits)',
@@ -291,9 +295,9 @@ mutant(
     "images-of-a-batch-share-masks",
     (APART, DISTINCT),
     (
-        ACTIVATION,
-        "r = source.draw(self._r).reshape(batch, op.size)",
-        "r = source.draw(self._r).reshape(batch, op.size)\n        r[1:] = r[0]",
+        "mpc/operations/input.py",
+        "rho = source.draw(mask).reshape(self.batch, *self.op.shape)",
+        "rho = source.draw(mask).reshape(self.batch, *self.op.shape)\n        rho[1:] = rho[0]",
     ),
 )
 mutant(

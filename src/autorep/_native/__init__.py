@@ -201,11 +201,13 @@ def prg(key: bytes, out: Words, bits: int = 64) -> Words:
     return out
 
 
-def prg_sum(key0: bytes, key1: bytes, count: int, bits: int) -> Words:
-    """The sum modulo 2**bits of two keys' streams of `count` words."""
+def prg_sum(key0: bytes, key1: bytes, count: int, bits: int, less: Words | None = None) -> Words:
+    """The sum modulo 2**bits of two keys' streams of `count` words, less some words."""
     _check_bits(bits)
+    if less is not None:
+        _check("less", less, (count,))
     out = np.empty(count, np.uint64)
-    _core.prg_sum(_key(key0), _key(key1), bits, out)
+    _core.prg_sum(_key(key0), _key(key1), bits, less, out)
     return out
 
 
@@ -412,7 +414,7 @@ def quadratic_share(
     return out
 
 
-QUADRATIC_PARTS = 8  # four where no wrap bit enters
+QUADRATIC_PARTS = (3, 7)  # without and with the wrap bit
 
 
 def quadratic_material(
@@ -427,10 +429,10 @@ def quadratic_material(
 ) -> tuple[Words, Words, Words, Words]:
     """A party's (p0, p1, q0, q1), `shape` (N, k) each, from its shares of a dealer's parts, in one pass.
 
-    `sources` are those shares of R, αR, R², S and, where the wrap bit enters, m, αm, Rm, W: keys (bytes) whose streams
+    `sources` are those shares of R, αR, R² and, where the wrap bit enters, m, αm, Rm, W: keys (bytes) whose streams
     they are, or packed as `pack` does, `bits[i]` bits a word. With a, b the opened coefficients of each channel:
     p0 = a R - αR,  p1 = p0 - ((a m - αm) << power),
-    q0 = a R² - b R + S,  q1 = q0 + ((a ((m << power) - 2 Rm) + b m + W) << power).
+    q0 = a R² - b R,  q1 = q0 + ((a ((m << power) - 2 Rm) + b m + W) << power).
     """
     count, expanded = shape[0] * shape[1], isinstance(sources[0], bytes)
     _check_parts(bits, len(sources), index, shape, a, b)
@@ -438,7 +440,7 @@ def quadratic_material(
     for i, array in enumerate(arrays):
         _check(f"sources[{i}]", array, (16 if expanded else _packed_bytes(count, bits[i]),), np.uint8)
     p0, q0 = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
-    wraps = len(sources) == QUADRATIC_PARTS
+    wraps = len(sources) == max(QUADRATIC_PARTS)
     p1, q1 = (np.empty(shape, np.uint64), np.empty(shape, np.uint64)) if wraps else (p0, q0)
     _core.quadratic_material(arrays, expanded, list(bits), index, per_channel, a, b, power, p0, p1, q0, q1)
     return p0, p1, q0, q1
@@ -454,26 +456,27 @@ def quadratic_differences(
     beta: Words,
     bits: int,
     shift: int,
-) -> list[Bytes]:
+) -> tuple[list[Bytes], Words]:
     """A dealer's parts for masks r (N, k) modulo 2**bits, less the streams of `keys`, packed to `widths`, in one pass.
 
-    With R = r >> shift, m = msb(r), 2**power = 2**(bits - shift) and α, β of each channel: R, αR, R², βR - αR² and, if
-    there are eight keys, m, αm, Rm, α(2Rm - m 2**power) - βm.
+    With R = r >> shift, m = msb(r), 2**power = 2**(bits - shift) and α, β of each channel: R, αR, R² and, if there are
+    seven keys, m, αm, Rm, α(2Rm - m 2**power) - βm. The second result is βR - αR², (N, k), as it is.
     """
     _check("r", r, (None, index.shape[0]))
     _check_parts(widths, len(keys), index, (r.shape[0], r.shape[1]), alpha, beta)
     outs = [np.empty(_packed_bytes(r.size, width), np.uint8) for width in widths]
+    rest = np.empty(r.shape, np.uint64)
     _core.quadratic_differences(
-        r, [_key(key) for key in keys], list(widths), index, per_channel, alpha, beta, bits, shift, outs
+        r, [_key(key) for key in keys], list(widths), index, per_channel, alpha, beta, bits, shift, outs, rest
     )
-    return outs
+    return outs, rest
 
 
 def _check_parts(
     bits: Sequence[int], parts: int, index: Index, shape: tuple[int, int], one: Words, other: Words
 ) -> None:
-    if parts not in (QUADRATIC_PARTS // 2, QUADRATIC_PARTS) or len(bits) != parts:
-        raise ValueError(f"{parts} parts of {len(bits)} widths: valid are 4 and 8 of each")
+    if parts not in QUADRATIC_PARTS or len(bits) != parts:
+        raise ValueError(f"{parts} parts of {len(bits)} widths: valid are 3 and 7 of each")
     for width in bits:
         _check_bits(width)
     _check("index", index, (shape[1],), np.int64)

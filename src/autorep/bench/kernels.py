@@ -205,6 +205,12 @@ def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     seconds = _best(lambda: _native.dcf_eval(0, x, *DCF, root0, keys, bytes(32)), quick)
     yield _row("comparison", case, count, "ReLU", seconds, bound(count * (2 * n + 1)), None)
 
+    levels, short = n - 7, _native.sign_gen(alpha, n, root0, root1, bytes(32))
+    seconds = _best(lambda: _native.sign_gen(alpha, n, root0, root1, bytes(32)), quick)
+    yield _row("short comparison keys", f"n={n}", count, "key", seconds, bound(count * (4 * levels + 2)), None)
+    seconds = _best(lambda: _native.sign_eval(0, x, n, root0, short, bytes(32)), quick)
+    yield _row("short comparison", f"n={n}", count, "ReLU", seconds, bound(count * (levels + 1)), None)
+
 
 def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """What memory decides: one pass each; the limit is copying as many bytes as must be read and written."""

@@ -10,6 +10,8 @@ import itertools
 import secrets
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from autorep.errors import MaterialError
 from autorep.mpc.blinding import Blinding, blinding_share
 from autorep.mpc.comparisons import ComparisonName
@@ -61,11 +63,11 @@ class Dealer:
                 blind = blinding_share(seed0, label, shape) + blinding_share(seed1, label, shape)
                 self._fixed[label] = operation.pack(name, blind)
 
-    def deal(self, batch: int = 1) -> Dealt:
-        """Two kits for one query of `batch` images, in memory."""
+    def deal(self, batch: int = 1, owed: dict[str, np.ndarray] | None = None) -> Dealt:
+        """Two kits for one query of `batch` images, in memory; `owed` as for `deal_to`."""
         sizes = self.kit_bytes(batch)
         sinks = KitBuffer(sizes[0]), KitBuffer(sizes[1])
-        kit_id = self.deal_to(sinks, batch)
+        kit_id = self.deal_to(sinks, batch, owed=owed)
         return Dealt(kit_id, (bytes(sinks[0].read()), bytes(sinks[1].read())))
 
     def kit_bytes(self, batch: int = 1) -> tuple[int, int]:
@@ -82,10 +84,18 @@ class Dealer:
             self._layouts[batch] = _Layout(operations, items, (size0, size1), layout(items))
         return self._layouts[batch]
 
-    def deal_to(self, sinks: tuple[Sink, Sink], batch: int = 1, seeds: tuple[bytes, bytes] | None = None) -> bytes:
+    def deal_to(
+        self,
+        sinks: tuple[Sink, Sink],
+        batch: int = 1,
+        seeds: tuple[bytes, bytes] | None = None,
+        owed: dict[str, np.ndarray] | None = None,
+    ) -> bytes:
         """Write the two kits of one query to two sinks, layer by layer; returns the kit id.
 
-        `seeds` is for tests that must know the masks; otherwise fresh ones are drawn.
+        Args:
+            seeds: for tests that must know the masks; otherwise fresh ones are drawn.
+            owed: for debugging a model in one's own hands, receives what the parties' shares of every sum will lack.
         """
         common = self._layout(batch)
         seeds = seeds or (fresh_seed(), fresh_seed())
@@ -98,7 +108,10 @@ class Dealer:
             )
             writers.append(KitWriter(sinks[party], header))
         dealing = Dealing(DealerTape(kit_id, common.items, seeds, (writers[0], writers[1])), self._fixed)
-        correlate(self.program, common.operations, dealing)
+        sums = {op.name for op in self.program.ops if op.kind == "sum"}
+        _, debts = correlate(self.program, common.operations, dealing, () if owed is None else sums)
+        if owed is not None:
+            owed.update(debts)
         for writer in writers:
             writer.finish()
         return kit_id

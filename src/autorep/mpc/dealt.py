@@ -3,6 +3,7 @@
 A dealer knows no parameter of the model. What a verb multiplies with a parameter W uses the *blinding*: once per
 model the servers open F = W + B, B = B₀ + B₁ masks that the dealer knows. F is a one-time pad of W and serves every
 query; W·x = F·x − B·x turns each product into one that each party does alone with F and one the dealer does with B.
+What enters a value that is opened next is not sent at all: the dealer owes it (`verbs`), and reckons with another mask.
 
 `Dealing` evaluates the verbs in the clear and writes; `KitSource` reads. `deal` returns the value in the clear where
 it is a later operand, and nothing otherwise; `read` returns what the verb says.
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autorep import _native
+from autorep.errors import MaterialError
 from autorep.mpc import verbs
 from autorep.mpc.operations import Operation
 from autorep.mpc.ring import U64, low_bits, reduce
@@ -39,6 +41,7 @@ class Dealt(ABC):
     """One verb by a dealer; `items` are in the order in which they are written."""
 
     items: list[Item]
+    owed: np.ndarray | None = None  # set by `deal`
 
     @abstractmethod
     def __init__(self, correlation: Any) -> None:
@@ -57,8 +60,8 @@ class Mask(Dealt):
     def __init__(self, c: verbs.Mask) -> None:
         self.items = [Item(c.label, "mask", c.count, c.bits)]
 
-    def deal(self, tape: DealerTape, fixed: Fixed) -> np.ndarray:
-        return tape.mask(self.items[0])
+    def deal(self, tape: DealerTape, fixed: Fixed, owed: np.ndarray | None = None) -> np.ndarray:
+        return tape.mask(self.items[0], owed)
 
     def read(self, tape: PartyTape, fixed: Fixed) -> np.ndarray:
         return tape.mask(self.items[0])
@@ -85,54 +88,54 @@ class Truncation(Dealt):
 
 
 class Product(Dealt):
+    """Owed as a whole where it may be."""
+
     def __init__(self, c: verbs.Product) -> None:
-        self.items = [Item(c.label, "share", c.count, c.bits)]
+        self.items = [] if c.opened else [Item(c.label, "share", c.count, c.bits)]
 
     def deal(self, tape: DealerTape, fixed: Fixed, rho: np.ndarray, gamma: np.ndarray) -> None:
-        tape.share(self.items[0], rho * gamma)
+        self.owed = tape.share_or_owe(self.items, rho * gamma)
 
     def read(self, tape: PartyTape, fixed: Fixed, rho: np.ndarray, gamma: np.ndarray) -> np.ndarray:
-        return tape.share(self.items[0]).reshape(rho.shape)
+        return tape.share(self.items[0]).reshape(rho.shape) if self.items else np.zeros_like(rho)
 
 
 class LinearImage(Dealt):
-    """C₀ + C₁ = B∗ρ is dealt; Uᵢ = Cᵢ − F∗ρᵢ, so that U₀ + U₁ = −W∗ρ."""
+    """−W∗ρ = C − F∗ρ with C = B∗ρ: each party does its part of F∗ρ; C is owed where it may be, and otherwise dealt."""
 
     def __init__(self, c: verbs.LinearImage) -> None:
         self._c = c
-        self.items = [Item(c.label, "share", c.count, c.op.bits)]
+        self.items = [] if c.opened else [Item(c.label, "share", c.count, c.op.bits)]
 
     def deal(self, tape: DealerTape, fixed: Fixed, rho: np.ndarray) -> None:
-        tape.share(self.items[0], fixed[f"{self._c.op.name}.weight"](rho))
+        self.owed = tape.share_or_owe(self.items, fixed[f"{self._c.op.name}.weight"](rho))
 
     def read(self, tape: PartyTape, fixed: Fixed, rho: np.ndarray) -> np.ndarray:
-        cross = tape.share(self.items[0]).reshape(-1, *self._c.op.shape)
-        cross -= fixed[f"{self._c.op.name}.weight"](rho)
-        return cross
+        image: np.ndarray = fixed[f"{self._c.op.name}.weight"](rho)
+        np.negative(image, out=image)
+        return image + tape.share(self.items[0]).reshape(image.shape) if self.items else image
 
 
 class Quadratic(Dealt):
-    """With  = a + α and B̂ = b + β opened, R, αR, R², βR − αR² are dealt, and m, αm, Rm, α(2Rm − m·2**k) − βm.
+    """With  = a + α and B̂ = b + β opened, R, αR, R² are dealt, and m, αm, Rm, α(2Rm − m·2**k) − βm; βR − αR² is owed.
 
-    To P1 per element: 4·quad_open_bits + 4·(quad_open_bits − k) bits.
+    To P1 per element: 3·quad_open_bits + 4·(quad_open_bits − k) bits.
     """
 
     def __init__(self, c: verbs.Quadratic) -> None:
         self._c, full = c, c.op.quad_open_bits
         self._names = f"{c.op.name}.a", f"{c.op.name}.b"
-        self.items = [Item(f"{c.label}/{value}", "share", c.count, full) for value in ("R", "aR", "RR", "Q")]
+        self.items = [Item(f"{c.label}/{value}", "share", c.count, full) for value in ("R", "aR", "RR")]
         if c.wrap_bits:
             self.items += [Item(f"{c.label}/{v}", "share", c.count, c.wrap_bits) for v in ("m", "am", "Rm", "Qm")]
 
     def deal(self, tape: DealerTape, fixed: Fixed, r: np.ndarray) -> None:
         c, (a, b) = self._c, self._names
-        tape.share_all(
-            self.items,
-            lambda keys: _native.quadratic_differences(
-                r, keys, [item.bits for item in self.items], c.op.quad_index, c.per_channel, fixed[a], fixed[b],
-                c.op.open_bits, c.shift,
-            ),
+        differences, self.owed = _native.quadratic_differences(
+            r, tape.writing(self.items), [item.bits for item in self.items], c.op.quad_index, c.per_channel,
+            fixed[a], fixed[b], c.op.open_bits, c.shift,
         )  # fmt: skip
+        tape.write(differences)
 
     def read(self, tape: PartyTape, fixed: Fixed, r: np.ndarray) -> QuadraticShares:
         c, (a, b) = self._c, self._names
@@ -307,6 +310,17 @@ class Dealing(Source):
 
     def __init__(self, tape: DealerTape, fixed: Fixed) -> None:
         self._tape, self._fixed = tape, fixed
+        self._owed: tuple[Correlation, np.ndarray | None] | None = None  # of the last draw
 
     def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
-        return DEALT[type(correlation)](correlation).deal(self._tape, self._fixed, *operands)
+        verb = DEALT[type(correlation)](correlation)
+        result = verb.deal(self._tape, self._fixed, *operands)
+        self._owed = correlation, verb.owed
+        return result
+
+    def owed(self, correlation: Correlation) -> np.ndarray | None:
+        last, debt = self._owed or (None, None)
+        if last is not correlation:
+            raise MaterialError(f"{correlation.label}: what is owed of it is asked for right after it is drawn")
+        self._owed = None
+        return debt

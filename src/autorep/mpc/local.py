@@ -101,16 +101,17 @@ class LocalPair:
         """What party 0 sent and received while the two prepared without a dealer."""
         return self._preparing[0].ledger
 
-    def kits(self, batch: int = 1) -> tuple[bytes, bytes]:
-        """Both parties' kits of one query of `batch` images."""
+    def kits(self, batch: int = 1, owed: dict[str, np.ndarray] | None = None) -> tuple[bytes, bytes]:
+        """Both parties' kits of one query of `batch` images; `owed` receives what a dealer owes of every sum."""
         if self.preparation == "dealer":
-            return self.dealer.deal(batch).kits
+            return self.dealer.deal(batch, owed).kits
         first, second = self._both(lambda i: self._makers[i].make(1, batch)[0][1])
         return first, second
 
     def run(self, x: np.ndarray, trace: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Logits of a batch; `trace` receives every operation's value in clear."""
-        kits = self.kits(len(x))
+        owed: dict[str, np.ndarray] = {}
+        kits = self.kits(len(x), owed if trace is not None else None)
         inputs = share_input(self.program, x)
         traces: list[dict[str, np.ndarray]] = [{}, {}]
 
@@ -122,7 +123,8 @@ class LocalPair:
         answer = join_output(self.program, *self._both(one))
         for op in self.program.ops if trace is not None else ():
             assert trace is not None
-            trace[op.name] = ir.decode(traces[0][op.name] + traces[1][op.name], op.bits, op.frac)
+            value = traces[0][op.name] + traces[1][op.name] + owed.get(op.name, np.uint64(0))
+            trace[op.name] = ir.decode(value, op.bits, op.frac)
         return answer
 
     def _both(self, work: Callable[[int], T]) -> tuple[T, T]:

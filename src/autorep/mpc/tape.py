@@ -6,7 +6,7 @@ An item's share is expanded from a seed, or stands in the kit; its kind says whi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,10 +37,10 @@ class DealerTape(_Tape):
         self._kit_id, self._writers = kit_id, writers
         self._streams = Streams(seeds[0]), Streams(seeds[1])
 
-    def mask(self, item: Item) -> np.ndarray:
-        """The sum of the parties' own shares of a mask."""
+    def mask(self, item: Item, owed: np.ndarray | None = None) -> np.ndarray:
+        """The sum of the parties' own shares of a mask, less what is owed of the value under it."""
         key0, key1 = (streams.key(item.label) for streams in self._streams)
-        return _native.prg_sum(key0, key1, item.count, item.bits)
+        return _native.prg_sum(key0, key1, item.count, item.bits, owed)
 
     def xor_mask(self, item: Item) -> np.ndarray:
         """The exclusive or of the parties' own shares."""
@@ -57,9 +57,20 @@ class DealerTape(_Tape):
         key = self._next(item)
         self._writers[1].section(_native.share_packed(np.ascontiguousarray(value), key, item.bits).data)
 
-    def share_all(self, items: Sequence[Item], differences: Callable[[list[bytes]], list[np.ndarray]]) -> None:
-        """Several values at once: `differences` makes P1's packed parts from the keys of P0's streams."""
-        for section in differences([self._next(item) for item in items]):
+    def share_or_owe(self, items: Sequence[Item], value: np.ndarray) -> np.ndarray | None:
+        """Share a value by its item; where it has none, nothing is written and all of it is owed."""
+        if not items:
+            return value
+        self.share(items[0], value)
+        return None
+
+    def writing(self, items: Sequence[Item]) -> list[bytes]:
+        """Several values are made at once: the keys of P0's streams. P1's parts follow by `write`."""
+        return [self._next(item) for item in items]
+
+    def write(self, differences: Sequence[np.ndarray]) -> None:
+        """P1's packed parts of what was announced."""
+        for section in differences:
             self._writers[1].section(section.data)
 
     def xor(self, item: Item, value: np.ndarray) -> None:

@@ -9,6 +9,11 @@ said otherwise; the sum of both parties' results satisfies the relation. `draw` 
 * apart from `Mask` and `Truncation`, no result is ever an operand: an evaluation between the servers may collect
   the calls of a whole program first and answer all of one kind together.
 
+Whoever evaluates in the clear may **owe** part of a result that only ever is opened: leave it out of both shares and
+tell it (`Source.owed`). The caller passes it on to the mask of that opening, which then is the parties' own randomness
+less what is owed: as uniform as before, and nobody has to be sent anything. Parties' shares of such a value, and of
+such a mask, add up only together, in the opening.
+
 Notation: r is a mask mod 2**open_bits, k = open_bits − shift, and for a value |y| < 2**(open_bits − 2)
     ŷ = y + 2**(open_bits − 2) + r mod 2**open_bits,   T = (ŷ >> shift) − 2**(open_bits − 2 − shift),   c = 1 − msb(ŷ).
 (R, m) is a **truncation** of r when T − R + c·m·2**k is y / 2**shift, rounded by less than the source's `rounding`.
@@ -40,7 +45,7 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Mask(Correlation):
-    """draw() -> r: uniform mod 2**bits, known to nobody."""
+    """draw() or, at whoever owes, draw(owed) -> r: uniform mod 2**bits, known to nobody."""
 
     bits: int
 
@@ -63,16 +68,21 @@ class Truncation(Correlation):
 
 @dataclass(frozen=True)
 class Product(Correlation):
-    """draw(ρ, γ) -> ρ·γ mod 2**bits, γ broadcast against ρ."""
+    """draw(ρ, γ) -> ρ·γ mod 2**bits, γ broadcast against ρ; may be owed where `opened`."""
 
     bits: int
+    opened: bool = False
 
 
 @dataclass(frozen=True)
 class LinearImage(Correlation):
-    """draw(ρ) -> −W∗ρ mod 2**op.bits, W the parameter "<op>.weight" of which each party has a share."""
+    """draw(ρ) -> −W∗ρ mod 2**op.bits, W the parameter "<op>.weight" of which each party has a share.
+
+    Part of it may be owed where `opened`.
+    """
 
     op: ir.Conv | ir.Linear | ir.Affine
+    opened: bool
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,8 @@ class Quadratic(Correlation):
     """draw(r) -> QuadraticShares: products with the secret coefficients a, b, "<op>.a" and "<op>.b", of each channel.
 
     With (R, m) a truncation of r and ρ_c = R − c·m·2**k: P_c = a·ρ_c and Q_c = a·ρ_c² − b·ρ_c, for c = 0 and c = 1,
-    all mod 2**op.quad_open_bits. `channels` says which channel each element of one image belongs to.
+    all mod 2**op.quad_open_bits; part of Q, the same for both, may be owed. `channels` says which channel each element
+    of one image belongs to.
     """
 
     op: ir.Activation
@@ -215,3 +226,7 @@ class Source(ABC):
     @abstractmethod
     def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
         """This party's part of one correlation, as its class says; each is drawn once."""
+
+    def owed(self, correlation: Correlation) -> np.ndarray | None:
+        """What the shares of a correlation just drawn lack, in the clear; None where they are whole, or at a party."""
+        return None

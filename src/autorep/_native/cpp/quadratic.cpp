@@ -76,10 +76,10 @@ void quadratic_material(const std::vector<Bytes>& sources, bool expanded, const 
     });
 }
 
-// To `outs` what the second party receives: the parts, less the first party's streams, packed.
+// To `outs` what the second party receives: the parts, less the first party's streams, packed. To `rest` what nobody does.
 void quadratic_differences(Words r, const std::vector<Bytes>& keys, const std::vector<int>& widths, Index index,
                            i64 per_channel, Words alpha, Words beta, int bits, int shift,
-                           const std::vector<BytesOut>& outs) {
+                           const std::vector<BytesOut>& outs, WordsOut rest) {
     require_inside(index, per_channel * static_cast<i64>(alpha.size()));
     std::vector<WordStream> streams;
     for (size_t k = 0; k < keys.size(); ++k) streams.push_back(WordStream::expanded(keys[k].data(), widths[k]));
@@ -90,7 +90,7 @@ void quadratic_differences(Words r, const std::vector<Bytes>& keys, const std::v
             for_channels(index.data(), from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
                 const i64 at = image * static_cast<i64>(index.size()) + begin;
                 PartsRun run = {end - begin, alpha.data()[channel], beta.data()[channel], bits, shift, bits - shift,
-                                streams.size() == kQuadraticParts, r.data() + at, {}};
+                                streams.size() == kQuadraticParts, r.data() + at, rest.data() + at, {}};
                 for (size_t k = 0; k < kQuadraticParts; ++k) run.part[k] = blocks.words[k] + (at - first);
                 ops.parts(run);
             });

@@ -16,10 +16,10 @@ struct QuadraticRun {
     u64* out;
 };
 
-enum QuadraticPart { kR, kAlphaR, kSquare, kRest, kM, kAlphaM, kRM, kWrapRest, kQuadraticParts };
+enum QuadraticPart { kR, kAlphaR, kSquare, kM, kAlphaM, kRM, kWrapRest, kQuadraticParts };
 
 // A party: shares of P and Q from those of the parts (the last four only if `wraps`), with the opened coefficients:
-// p0 = a R - aR, q0 = a RR - b R + rest, p1 = p0 - (a m - am << power), q1 = q0 + (a (m << power) - 2 a Rm + b m + wrap rest << power).
+// p0 = a R - aR, q0 = a RR - b R, p1 = p0 - (a m - am << power), q1 = q0 + (a (m << power) - 2 a Rm + b m + wrap rest << power).
 struct MaterialRun {
     i64 count;
     u64 a, b;
@@ -29,14 +29,15 @@ struct MaterialRun {
     u64 *p0, *p1, *q0, *q1;
 };
 
-// The dealer: the parts in the clear, from the mask r of `bits` bits, its R = r >> shift and m = r >> (bits - 1).
+// The dealer: the parts in the clear, from the mask r of `bits` bits, its R = r >> shift and m = r >> (bits - 1); and
+// rest = beta R - alpha RR, what q0 and q1 lack.
 struct PartsRun {
     i64 count;
     u64 alpha, beta;
     int bits, shift, power;
     bool wraps;
     const u64* r;
-    u64* part[kQuadraticParts];
+    u64 *rest, *part[kQuadraticParts];
 };
 
 struct QuadraticOps {

@@ -27,11 +27,11 @@ namespace {
 void material_loop(const MaterialRun& run) {
     const u64 a = run.a, b = run.b;
     const u64 *__restrict r = run.part[kR], *__restrict alpha_r = run.part[kAlphaR];
-    const u64 *__restrict square = run.part[kSquare], *__restrict rest = run.part[kRest];
+    const u64* __restrict square = run.part[kSquare];
     u64 *__restrict p0 = run.p0, *__restrict q0 = run.q0;
     for (i64 i = 0; i < run.count; ++i) {
         p0[i] = a * r[i] - alpha_r[i];
-        q0[i] = a * square[i] - b * r[i] + rest[i];
+        q0[i] = a * square[i] - b * r[i];
     }
     if (!run.wraps) return;
     const int power = run.power;
@@ -49,7 +49,7 @@ void parts_loop(const PartsRun& run) {
     const int shift = run.shift, top = run.bits - 1, power = run.power;
     const u64* __restrict mask = run.r;
     u64 *__restrict r = run.part[kR], *__restrict alpha_r = run.part[kAlphaR];
-    u64 *__restrict square = run.part[kSquare], *__restrict rest = run.part[kRest];
+    u64 *__restrict square = run.part[kSquare], *__restrict rest = run.rest;
     for (i64 i = 0; i < run.count; ++i) {
         const u64 big_r = mask[i] >> shift, product = alpha * big_r;
         r[i] = big_r;

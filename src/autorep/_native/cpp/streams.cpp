@@ -1,14 +1,18 @@
-// What a dealer does with most tensors: the sum of two parties' streams, and a value less one party's stream, packed.
+// What a dealer does with most tensors: the sum of two parties' streams (less something), and a value less one party's
+// stream, packed.
 #include "streams.h"
 
 #include <algorithm>
+#include <optional>
+
+#include <nanobind/stl/optional.h>
 
 #include "bindings.h"
 
 namespace autorep {
 namespace {
 
-void prg_sum(Bytes key0, Bytes key1, int bits, WordsOut out) {
+void prg_sum(Bytes key0, Bytes key1, int bits, std::optional<Words> less, WordsOut out) {
     const WordStream one = WordStream::expanded(key0.data(), bits), other = WordStream::expanded(key1.data(), bits);
     const u64 mask = low_mask(bits);
     for_blocks(static_cast<i64>(out.size()), [&](i64 first, i64 count) {
@@ -16,6 +20,8 @@ void prg_sum(Bytes key0, Bytes key1, int bits, WordsOut out) {
         u64* to = out.data() + first;
         one.read(first, count, to);
         other.read(first, count, second);
+        if (less)
+            for (i64 i = 0; i < count; ++i) second[i] -= less->data()[first + i];
         for (i64 i = 0; i < count; ++i) to[i] = (to[i] + second[i]) & mask;
     });
 }

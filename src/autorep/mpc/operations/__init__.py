@@ -46,12 +46,33 @@ OPERATIONS: dict[type[ir.Op], type[Operation]] = {
 
 def protocols(program: ir.Program, batch: int = 1, comparison: str = "dcf") -> list[Operation]:
     """Every operation's protocol, in program order."""
-    found = []
     for op in program.ops:
         if type(op) not in OPERATIONS:
             raise ProtocolError(f"{op.name}: the engine does not know operation {type(op).__name__}")
+    found, opened = [], only_opened(program)
+    for op in program.ops:
         sources = [program[source] for source in op.inputs]
-        found.append(OPERATIONS[type(op)](op, sources, batch, comparison))
+        operation = OPERATIONS[type(op)](op, sources, batch, comparison)
+        operation.opened = op.name in opened
+        found.append(operation)
+    return found
+
+
+def only_opened(program: ir.Program) -> set[str]:
+    """Names of the sums that reach nothing but openings: not the answer, nor whatever reads shares otherwise."""
+    readers: dict[str, list[ir.Op]] = {op.name: [] for op in program.ops}
+    for op in program.ops:
+        for name in op.inputs:
+            readers[name].append(op)
+    found: set[str] = set()
+
+    def settles(reader: ir.Op) -> bool:
+        protocol = OPERATIONS[type(reader)]
+        return protocol.opens or (protocol.passes_on and reader.name in found)
+
+    for op in reversed(program.ops):
+        if op.kind == "sum" and readers[op.name] and all(map(settles, readers[op.name])):
+            found.add(op.name)
     return found
 
 
@@ -63,13 +84,13 @@ def last_readers(program: ir.Program) -> dict[str, str]:
 def correlate(
     program: ir.Program, operations: Sequence[Operation], source: Source, keep: Container[str] = ()
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Draw everything one query consumes: each operation's material, and the masks of the wires named in `keep`."""
+    """Draw everything one query consumes: each operation's material; masks of wires and debts of sums in `keep`."""
     masks: dict[str, np.ndarray] = {}
     kept: dict[str, np.ndarray] = {}
     materials, last = [], last_readers(program)
     for operation in operations:
         op = operation.op
-        material, rho = operation.correlate(source, [masks[name] for name in op.inputs if name in masks])
+        material, rho = operation.correlate(source, [masks.get(name) for name in op.inputs])
         materials.append(material)
         if rho is not None:
             masks[op.name] = rho

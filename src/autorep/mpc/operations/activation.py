@@ -26,8 +26,8 @@ import numpy as np
 from autorep import _native
 from autorep.mpc.comparisons import COMPARISONS
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
-from autorep.mpc.operations.requantize import lift, open_sum
+from autorep.mpc.operations.base import Masks, Operation, Value
+from autorep.mpc.operations.requantize import lift, open_sum, owed
 from autorep.mpc.ring import U64, reduce
 from autorep.mpc.signs import SignBatch
 from autorep.mpc.sizes import Part, Round
@@ -52,6 +52,8 @@ class Material:
 
 class Activation(Operation[ir.Activation]):
     """Two kinds of element side by side in both openings."""
+
+    opens = True
 
     def __init__(self, op: ir.Activation, sources: Sequence[ir.Op], batch: int, comparison: str) -> None:
         super().__init__(op, sources, batch, comparison)
@@ -94,14 +96,14 @@ class Activation(Operation[ir.Activation]):
     def comparisons(self) -> int:
         return self.batch * len(self.op.knots) * self.op.kept_count
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         op, batch = self.op, self.batch
-        r = source.draw(self._r).reshape(batch, op.size)
+        r = source.draw(self._r, *owed(masks[0])).reshape(batch, op.size)
         rho = np.empty_like(r)
         material = Material(r)
         if op.quad_count:
             material.quadratic = source.draw(self._quadratic, _native.gather(r, op.quad_index))
-            material.quad_mask = source.draw(self._quad_mask)
+            material.quad_mask = source.draw(self._quad_mask, *owed(source.owed(self._quadratic)))
             wire = source.draw(self._quad_wire, material.quad_mask)[0]
             _native.scatter_shift(rho, op.quad_index, wire.reshape(batch, -1))
         if op.kept_count:

@@ -15,6 +15,7 @@ from autorep.mpc.verbs import Correlation, Source
 from autorep.program import ir
 
 OpType = TypeVar("OpType", bound=ir.Op)
+Masks = Sequence[Any]  # arrays (N, *shape) or None, one per input
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,13 @@ class Operation(Generic[OpType]):
     """
 
     reads_shares: ClassVar[bool] = False  # whether wires are read as shares, so that parties must keep their masks
+    opens: ClassVar[bool] = False  # whether sums are read only by opening them, under masks drawn with what is owed
+    passes_on: ClassVar[bool] = False  # whether what is owed of the sums it reads is owed of its result, a sum
+    opened: bool = False  # whether its result is a sum that only ever is opened; `protocols` finds out
 
     def __init__(self, op: OpType, sources: Sequence[ir.Op], batch: int, comparison: str) -> None:
-        self.op, self.sources, self.batch, self.comparison = op, tuple(sources), batch, comparison
+        self.sources: tuple[ir.Op, ...] = tuple(sources)
+        self.op, self.batch, self.comparison = op, batch, comparison
         self.count = batch * op.size
 
     def rounds(self) -> Iterator[Round]:
@@ -84,8 +89,11 @@ class Operation(Generic[OpType]):
         """Values compared, at every knot."""
         return 0
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
-        """Draw the correlations, given the masks of the wires it reads: material for `prepare`, and the wire's mask."""
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
+        """Draw the correlations: material for `prepare`, and the result's mask or debt.
+
+        `masks` has, for every input, a wire's mask, or what is owed of a sum (`verbs`), None if nothing is.
+        """
         return None, None
 
     def prepare(self, material: Any, own: Mapping[str, Any]) -> Any:

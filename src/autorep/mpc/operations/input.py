@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.sizes import Part, Round
 from autorep.mpc.verbs import Mask, Source
 from autorep.program import ir
@@ -23,7 +23,7 @@ class Input(Operation[ir.Input]):
     def correlations(self) -> Iterator[Mask]:
         yield Mask(f"{self.op.name}/mask", self.count, self.op.bits)
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         (mask,) = self.correlations()
         rho = source.draw(mask).reshape(self.batch, *self.op.shape)
         return rho, rho

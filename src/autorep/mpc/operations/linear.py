@@ -2,10 +2,10 @@
 
 A wire is a public X = x + ρ with ρ = ρ₀ + ρ₁. The weights are W = W₀ + W₁.
 
-1. Per query, offline: U₀ + U₁ = −W∗ρ (`verbs.LinearImage`).
-2. Online: yᵢ = Wᵢ∗X + Uᵢ + biasᵢ, and y₀ + y₁ = W∗x + bias.
+1. Per query, offline: U₀ + U₁ = −W∗ρ (`verbs.LinearImage`), less what a dealer owes.
+2. Online: yᵢ = Wᵢ∗X + Uᵢ + biasᵢ, and y₀ + y₁ = W∗x + bias, less what is owed.
 
-Nobody learns anything: X is a one-time pad, each Uᵢ is uniform.
+Nobody learns anything: X is a one-time pad, and nothing else arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from autorep import _native
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.ring import channel_view
 from autorep.mpc.verbs import LinearImage, Source
 from autorep.program import ir
@@ -49,7 +49,7 @@ class Linear(Operation[LinearOp]):
     """Convolution, matrix product and per-channel scale alike."""
 
     def correlations(self) -> Iterator[LinearImage]:
-        yield LinearImage(f"{self.op.name}/cross", self.count, self.op)
+        yield LinearImage(f"{self.op.name}/cross", self.count, self.op, self.opened)
 
     def fixed(self) -> Mapping[str, ir.Shape]:
         op, channels = self.op, self.sources[0].shape[0]
@@ -63,9 +63,9 @@ class Linear(Operation[LinearOp]):
     def multiplications(self) -> int:
         return self.count * int(np.prod(self.fixed()["weight"][1:]))
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         (image,) = self.correlations()
-        return source.draw(image, masks[0]), None
+        return source.draw(image, masks[0]), source.owed(image)
 
     def prepare(self, material: Any, own: Mapping[str, Any]) -> Any:
         material += channel_view(own["bias"], self.op.shape)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.ring import shift_left
 from autorep.mpc.verbs import Source
 from autorep.program import ir
@@ -21,6 +21,15 @@ class Add(Operation[ir.Add]):
     """Shares brought to the result's fractional bits and added."""
 
     reads_shares = True
+    passes_on = True
+
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
+        owed = [
+            shift_left(mask, self.op.frac - op.frac)
+            for op, mask in zip(self.sources, masks)
+            if op.kind == "sum" and mask is not None
+        ]
+        return None, sum(owed[1:], owed[0]) if owed else None
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
         shares = [shift_left(value.share(exchange.party), self.op.frac - value.op.frac) for value in inputs]
@@ -28,17 +37,26 @@ class Add(Operation[ir.Add]):
 
 
 class Rearrangement(Operation[Rearranged]):
-    """One linear map, applied to a wire's public value and to its mask, or to a sum's share."""
+    """One linear map, applied to a wire's public value and to its mask, or to a sum's share and to what is owed."""
+
+    passes_on = True
 
     @abstractmethod
     def apply(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """The map, on (N, *shape) arrays mod 2**64."""
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
-        return None, self.apply(masks) if self.op.kind == "wire" else None
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
+        if all(mask is None for mask in masks):
+            return None, None
+        return None, self.apply(_whole(self.sources, masks, self.batch))
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
         return self.apply([value.data for value in inputs])
+
+
+def _whole(sources: Sequence[ir.Op], masks: Masks, batch: int) -> list[np.ndarray]:
+    """Zeros where nothing is owed."""
+    return [np.zeros((batch, *op.shape), np.uint64) if mask is None else mask for op, mask in zip(sources, masks)]
 
 
 class Flatten(Rearrangement[ir.Flatten]):

@@ -18,7 +18,7 @@ import numpy as np
 
 from autorep.mpc.comparisons import COMPARISONS
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.ring import reduce
 from autorep.mpc.signs import SignBatch, SignProtocol
 from autorep.mpc.sizes import Part, Round
@@ -72,7 +72,7 @@ class MaxPool(Operation[ir.MaxPool]):
     def comparisons(self) -> int:
         return self.count * (self.op.kernel[0] * self.op.kernel[1] - 1)
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         columns, material = self._gather(masks[0]), []
         for level in self._levels:
             left, right = level.meet(columns)

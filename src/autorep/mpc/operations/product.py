@@ -13,7 +13,7 @@ import numpy as np
 
 from autorep.mpc import verbs
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.program import ir
 
 
@@ -23,14 +23,14 @@ class Product(Operation[ir.Product]):
     reads_shares = True
 
     def correlations(self) -> Iterator[verbs.Product]:
-        yield verbs.Product(f"{self.op.name}/cross", self.count, self.op.bits)
+        yield verbs.Product(f"{self.op.name}/cross", self.count, self.op.bits, self.opened)
 
     def multiplications(self) -> int:
         return 3 * self.count
 
-    def correlate(self, source: verbs.Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: verbs.Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         (cross,) = self.correlations()
-        return source.draw(cross, *masks), None
+        return source.draw(cross, *masks), source.owed(cross)
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
         x, g = inputs

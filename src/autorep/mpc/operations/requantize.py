@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.ring import U64, reduce
 from autorep.mpc.sizes import Part, Round
 from autorep.mpc.verbs import Correlation, Mask, Source, Truncation
@@ -36,6 +36,11 @@ def open_sum(exchange: Exchange, label: str, share: np.ndarray, mask: np.ndarray
     return exchange.open(label, [(masked, bits)])[0]
 
 
+def owed(debt: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    """What an opening's mask is drawn with."""
+    return () if debt is None else (debt.reshape(-1),)
+
+
 def lift(opened: np.ndarray, bits: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
     """T and c of step 2."""
     lifted = U64(1) - (opened >> U64(bits - 1))
@@ -44,6 +49,8 @@ def lift(opened: np.ndarray, bits: int, shift: int) -> tuple[np.ndarray, np.ndar
 
 class Requantize(Operation[ir.Requantize]):
     """Material: r, R, m and z (the last two in the second form only)."""
+
+    opens = True
 
     def __init__(self, op: ir.Requantize, sources: Sequence[ir.Op], batch: int, comparison: str) -> None:
         super().__init__(op, sources, batch, comparison)
@@ -59,9 +66,9 @@ class Requantize(Operation[ir.Requantize]):
     def correlations(self) -> Iterator[Correlation]:
         yield from [self._r, self._truncation] if self.op.one_round else [self._r, self._truncation, self._z]
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         shape = (self.batch, *self.op.shape)
-        r = source.draw(self._r)
+        r = source.draw(self._r, *owed(masks[0]))
         big_r, wrap = source.draw(self._truncation, r)
         if self.op.one_round:
             return r.reshape(shape), reduce(big_r, self.op.bits).reshape(shape)

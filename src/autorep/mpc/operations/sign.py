@@ -17,8 +17,8 @@ import numpy as np
 
 from autorep.mpc.comparisons import COMPARISONS
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
-from autorep.mpc.operations.requantize import lift, open_sum
+from autorep.mpc.operations.base import Masks, Operation, Value
+from autorep.mpc.operations.requantize import lift, open_sum, owed
 from autorep.mpc.ring import U64
 from autorep.mpc.signs import SignBatch
 from autorep.mpc.sizes import Part, Round
@@ -28,6 +28,8 @@ from autorep.program import ir
 
 class Sign(Operation[ir.Sign]):
     """Material: r, keys or bits, and z."""
+
+    opens = True
 
     def __init__(self, op: ir.Sign, sources: Sequence[ir.Op], batch: int, comparison: str) -> None:
         super().__init__(op, sources, batch, comparison)
@@ -50,8 +52,8 @@ class Sign(Operation[ir.Sign]):
     def comparisons(self) -> int:
         return self.count
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
-        r = source.draw(self._r)
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
+        r = source.draw(self._r, *owed(masks[0]))
         big_r, wrap = source.draw(self._truncation, r)
         signs = self._signs.correlate(source, big_r, wrap)
         z = source.draw(self._z)

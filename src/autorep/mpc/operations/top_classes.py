@@ -22,7 +22,7 @@ import numpy as np
 
 from autorep.mpc.comparisons import COMPARISONS
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.ring import U64, reduce
 from autorep.mpc.signs import SignBatch, SignProtocol
 from autorep.mpc.sizes import Part, Round
@@ -79,7 +79,7 @@ class TopClasses(Operation[ir.TopClasses]):
     def comparisons(self) -> int:
         return self.batch * self._played.matches
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         places, layers = self._entering(masks[0]), []
         for layer in self._layers:
             left, right = places[layer.first], places[layer.second]

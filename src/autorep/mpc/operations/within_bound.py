@@ -20,7 +20,7 @@ import numpy as np
 
 from autorep.mpc.comparisons import COMPARISONS
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations.base import Operation, Value
+from autorep.mpc.operations.base import Masks, Operation, Value
 from autorep.mpc.ring import U64, reduce
 from autorep.mpc.signs import SignBatch
 from autorep.mpc.sizes import Part, Round
@@ -55,7 +55,7 @@ class WithinBound(Operation[ir.WithinBound]):
     def comparisons(self) -> int:
         return 4 * self.batch
 
-    def correlate(self, source: Source, masks: Sequence[np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    def correlate(self, source: Source, masks: Masks) -> tuple[Any, np.ndarray | None]:
         rho, _ = source.draw(self._truncation, reduce(masks[0].reshape(-1), self._wire.bits))
         squares = source.draw(self._squares, rho, rho)
         r = source.draw(self._r)
