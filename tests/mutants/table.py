@@ -463,6 +463,11 @@ mutant(
     ("private.py", "file.write(bytes(min(1 << 20, size - start)))", "pass"),
 )
 mutant(
+    "held-kit-used-off-record",
+    f"{STORE}::test_the_newest_kits_never_touch_the_disk",
+    ("mpc/store.py", "            self._record.use(kit_id)\n", ""),
+)
+mutant(
     "store-without-record-accepted",
     f"{STORE}::test_a_store_without_its_record_is_refused",
     ("mpc/store.py", "        if any(self._ready.iterdir()):\n", "        if False:\n"),
