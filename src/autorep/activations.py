@@ -28,6 +28,7 @@ class Kind:
         settings: the module's attributes that are arguments, in order, with torch's defaults.
         lines: exact knots, slopes and offset for given arguments, or None for a spline.
         slope: far on the right, 0 or 1.
+        leaky: whether it is not flat on the left but has the slope of its one argument: slope·y + (1 − slope)·relu(y).
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kind:
     settings: tuple[tuple[str, float], ...] = ()
     lines: Callable[..., Lines] | None = None
     slope: int = 1
+    leaky: bool = False
 
     @property
     def defaults(self) -> tuple[float, ...]:
@@ -82,6 +84,13 @@ ACTIVATIONS: dict[str, Kind] = {
             (("min_val", -1.0), ("max_val", 1.0)),
             lambda low, high: ((low, high), (1, -1), low),
             slope=0,
+        ),
+        Kind(
+            "leaky_relu",
+            "LeakyReLU",
+            lambda y, slope: np.where(y > 0, y, slope * y),
+            (("negative_slope", 0.01),),
+            leaky=True,
         ),
         Kind("sigmoid", "Sigmoid", _sigmoid, slope=0),
         Kind("tanh", "Tanh", np.tanh, slope=0),

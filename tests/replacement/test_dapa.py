@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autorep.activations import ACTIVATIONS
 from autorep.replacement.dapa import dapa, hermite_to_powers, hermite_values, polynomial, powers_of_input
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(400)
@@ -93,3 +94,23 @@ def test_hermite_matrix_agrees_with_the_recurrence() -> None:
     want = hermite_values(x, 6)
     for j in range(7):
         torch.testing.assert_close(polynomial(x, table[:, j]), want[j])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    case=st.sampled_from(
+        [("leaky_relu", (0.2,)), ("hardswish", ()), ("gelu", ()), ("elu", (1.5,)), ("tanh", ()), ("mish", ()),
+         ("softplus", (2.0, 20.0)), ("hardtanh", (-1.0, 2.0))]
+    ),
+    mean=st.floats(-5, 5),
+    std=st.floats(0.1, 4),
+)  # fmt: skip
+def test_other_activations_match_numerical_integration(case, mean: float, std: float) -> None:
+    """With the function as the activations' table has it, summed finely enough for any kink."""
+    name, arguments = case
+    got = dapa(tensor(mean), tensor(std), 2, name, arguments)
+    z = np.linspace(-12, 12, 200_001)
+    weight = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    value = ACTIVATIONS[name].function(mean + std * z, *arguments) / std
+    for j in range(3):
+        assert abs(float(got[j]) - np.sum(value * hermite(z, j) * weight) / math.factorial(j)) < 2e-5

@@ -45,7 +45,8 @@ def activate(to: Translator, x: Live, kind: Kind, arguments: tuple[float, ...], 
 
 
 for _kind in ACTIVATIONS.values():
-    rule(_kind.name)(of_kind(_kind))
+    if not _kind.leaky:
+        rule(_kind.name)(of_kind(_kind))
 
 
 @rule("gelu")
@@ -109,10 +110,10 @@ def absolute(to: Translator, x: Live) -> Live:
     return leaky(to, x, -1.0)
 
 
-def leaky(to: Translator, x: Live, slope: Any) -> Live:
+def leaky(to: Translator, x: Live, slope: Any, **quadratics: Any) -> Live:
     """slope·x + (1 − slope)·relu(x): exact, at the price of opening x itself too."""
     path = to.path
-    positive = to.activation(x, (0.0,), (1,))
+    positive = to.activation(x, (0.0,), (1,), **quadratics)
     to.path = f"{path}.slope"
     rest = to.affine(x, slope, 0.0), to.affine(positive, 1.0 - np.asarray(slope), 0.0)
     to.path = f"{path}.sum"
@@ -156,8 +157,12 @@ def masked(to: Translator, x: Live, module: Any) -> Live:
     a, b, c = (np.broadcast_to(value, (x.shape[1],)).copy() for value in coefficients)
     if not kept.size and not a.any():
         return _emptied(to, x, b, c)
-    quadratics = {"kept": kept, "quadratic": {"a": a, "b": b, "c": c}}
-    return activate(to, x, ACTIVATIONS[module.activation], (), **quadratics)
+    kind, arguments = ACTIVATIONS[module.activation], tuple(module.arguments)
+    if kind.leaky:  # what is left of the polynomial when slope·x is added and the rest multiplied by 1 − slope
+        (slope,) = arguments
+        rest = {"a": a / (1 - slope), "b": (b - slope) / (1 - slope), "c": c / (1 - slope)}
+        return leaky(to, x, slope, kept=kept, quadratic=rest)
+    return activate(to, x, kind, arguments, kept=kept, quadratic={"a": a, "b": b, "c": c})
 
 
 def _emptied(to: Translator, x: Live, slope: np.ndarray, shift: np.ndarray) -> Live:

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autorep.activations import ACTIVATIONS
 from autorep.errors import ConfigError, DataError, UnsupportedOpError
 from autorep.replacement import dapa, fused
 from autorep.replacement.indicator import START, straight_through, surrogate_slope
+from autorep.replacement.kept import KEPT
 
 MINIMUM_STD = 1e-3  # a dead channel's z = (Z − mean)/std stays harmless when it wakes up
 MINIMUM_CURVE = 1e-8  # smallest k2: keeps the quadratic convex and its trainable form finite
@@ -39,7 +41,7 @@ class MaskedActivation(nn.Module):
         mask: uint8, 1 keeps the activation; changed by Replacement only, never in forward.
         mean, std: of Z, as last calibrated.
         moments: running mean and variance of Z, followed in training forwards while `tracking` is on.
-        activation: "relu", "relu6" or "silu".
+        activation: "relu", "relu6" or another of `autorep.activations`; arguments: its settings there.
         frozen: 1 when the mask is final and aux no longer trains.
         soft: while on, aux itself is the mask, a gate that mixes activation and polynomial; for methods that train or
             fade a gate before they choose.
@@ -60,6 +62,7 @@ class MaskedActivation(nn.Module):
         shape: tuple[int, ...],
         *,
         activation: str = "relu",
+        arguments: tuple[float, ...] | None = None,
         degree: int = 2,
         granularity: str = "channel",
         surrogate: str = "softplus",
@@ -67,6 +70,7 @@ class MaskedActivation(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = activation
+        self.arguments = ACTIVATIONS[activation].defaults if arguments is None else arguments
         self.degree = degree
         self.granularity = granularity
         self.surrogate = surrogate
@@ -148,7 +152,7 @@ class MaskedActivation(nn.Module):
 
     def keep(self, z: Tensor) -> Tensor:
         """What a kept element goes through."""
-        return {"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[self.activation](z)
+        return KEPT[self.activation](z, *self.arguments)
 
     def hermite(self) -> Tensor:
         """k_0 … k_degree, differentiable in `coefficients`."""
@@ -170,7 +174,7 @@ class MaskedActivation(nn.Module):
         self.mean.copy_(mean)
         self.std.copy_(std.clamp_min(MINIMUM_STD))
         self.moments.copy_(torch.stack([self.mean, self.std.square()]))
-        series = dapa.dapa(self.mean, self.std, self.degree, self.activation)
+        series = dapa.dapa(self.mean, self.std, self.degree, self.activation, self.arguments)
         if self.degree >= 2:
             series[2] *= curve
         self._set_series(series)

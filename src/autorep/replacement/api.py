@@ -55,7 +55,8 @@ def replace_activations_(
         model: any module torch.fx can follow, or one with ActivationSite modules placed by hand.
         example_input: one batch (or a tuple of arguments); the masks belong to its image size.
         budget: ReLUs to keep in the end, a count or a share below 1; may be set later.
-        kinds: activations to replace; with "silu", SiLU sites become ReLU sites.
+        kinds: activations to replace, by their names in `autorep.activations`; kept elements stay what they are, but
+            with "silu" SiLU sites become ReLU sites.
         degree: of the polynomials. Two-party inference runs degree 1 and 2.
         granularity: one polynomial per "channel", or per "layer" for comparison.
         hysteresis: half-width of the band around 0 in which a mask does not flip.
@@ -85,6 +86,7 @@ def replace_activations_(
         site.name: POLYNOMIALS[polynomial](
             site.shape,
             activation=site.kind,
+            arguments=site.arguments,
             degree=degree,
             granularity=granularity,
             surrogate=surrogate,
@@ -101,7 +103,7 @@ def replace_activations_(
             _check_same(before, trial(*_copies(probe)), lambda: _first_difference(model, trial, probe))  # noqa: B023
     for site in modules.values():
         if site.activation == "silu":
-            site.activation = "relu"
+            site.activation, site.arguments = "relu", ()
     separate_shared_activations_(model)
     install_(model, modules, forwards)
     settings = ReplacementSettings(

@@ -7,17 +7,22 @@ He_d, because the probabilists' Hermite polynomials are orthogonal under the nor
     k0 = φ(h) + h·Φ(h),  k1 = Φ(h),  k_j = (−1)^j·He_{j−2}(h)·φ(h)/j!  for j ≥ 2
 
 The coefficients depend on h alone, so nothing divides by σ: a dead channel (σ = 0) gives finite numbers. ReLU6 is
-relu(Z) − relu(Z − 6), so its coefficients are the difference of two such series.
+relu(Z) − relu(Z − 6), so its coefficients are the difference of two such series; a leaky ReLU is a·Z + (1 − a)·relu(Z).
+Of any other activation f the same integrals k_j = E[f(μ + σz)·He_j(z)] / (σ·j!) are summed numerically.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from autorep.replacement.kept import KEPT
+
 CAP = 6.0  # upper knee of ReLU6
+FURTHEST, POINTS = 9.0, 4097  # standard deviations and points of the numerical integrals
 
 
 def hermite_values(x: Tensor, degree: int) -> Tensor:
@@ -39,16 +44,34 @@ def hermite_to_powers(degree: int) -> Tensor:
     return table
 
 
-def dapa(mean: Tensor, std: Tensor, degree: int = 2, activation: str = "relu") -> Tensor:
+def dapa(
+    mean: Tensor, std: Tensor, degree: int = 2, activation: str = "relu", arguments: Sequence[float] = ()
+) -> Tensor:
     """Hermite coefficients k of the best polynomial, float64, shape (degree + 1, *mean.shape); any degree ≥ 1.
 
-    Closed form, exact to rounding for |mean/std| up to 40 and beyond; finite also where std is 0.
+    Closed form for ReLU, ReLU6 and leaky ReLU, exact to rounding for |mean/std| up to 40 and beyond; finite also where
+    std is 0. SiLU sites become ReLU sites, and so does their polynomial. Others by `quadrature`, where std is above 0.
     """
     mean, std = mean.double(), std.double()
+    if activation not in ("relu", "relu6", "silu", "leaky_relu"):
+        return quadrature(mean, std, degree, lambda z: KEPT[activation](z, *arguments))
     series = _relu_series(_ratio(mean, std), degree)
+    if activation == "leaky_relu":
+        series = (1 - arguments[0]) * series
+        series[0] += arguments[0] * _ratio(mean, std)
+        series[1] += arguments[0]
     if activation == "relu6":
         series = series - _relu_series(_ratio(mean - CAP, std), degree)
     return series
+
+
+def quadrature(mean: Tensor, std: Tensor, degree: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """The same coefficients of any function, by the trapezoidal rule: to rounding, with kinks within 1e-5."""
+    z = torch.linspace(-FURTHEST, FURTHEST, POINTS, dtype=torch.float64, device=mean.device)
+    weight = _density(z) * (2 * FURTHEST / (POINTS - 1))
+    values = function(mean[..., None] + std[..., None] * z) / std[..., None]
+    hermite = hermite_values(z, degree) * weight
+    return torch.stack([(values * hermite[j]).sum(-1) / math.factorial(j) for j in range(degree + 1)])
 
 
 def polynomial(z: Tensor, terms: Tensor) -> Tensor:

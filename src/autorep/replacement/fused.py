@@ -29,7 +29,7 @@ def usable(site: MaskedActivation, z: Tensor) -> bool:
         and site.coefficients.dtype == torch.float32
         and site.native
         and site.degree <= 2
-        and site.activation != "silu"
+        and site.activation in ("relu", "relu6")
         and not site.soft
         and not torch.compiler.is_compiling()
     )

@@ -65,7 +65,7 @@ class HermiteNorm(MaskedActivation):
         m, v = self.mean, self.std.square()
         rows = m, v, (m.square() + v - 1) / math.sqrt(2), v.square() + 2 * m.square() * v
         self.statistics.copy_(torch.stack(rows))
-        average = dapa.dapa(m, self.std, 1, self.activation)[0].to(m.dtype)
+        average = dapa.dapa(m, self.std, 1, self.activation, self.arguments)[0].to(m.dtype)
         self.coefficients.copy_(torch.stack([self.std, self.std * (average - F0)]))
 
     @torch.no_grad()

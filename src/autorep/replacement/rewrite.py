@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from autorep.errors import TraceError
+from autorep.replacement.kept import KEPT
 from autorep.replacement.sites import CallSite, SiteMap, SiteTracer, is_activation_call, trace_errors
 
 Forward = Callable[..., Any]
@@ -134,8 +134,8 @@ def _exchange_calls(
             if site.name in chosen:
                 new = graph.call_module(site.name.removeprefix(prefix), (source,))
             else:
-                new = graph.call_function({"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[site.kind], (source,))
-        if found[1]:
+                new = graph.call_function(KEPT[site.kind], (source, *site.arguments))
+        if found.in_place:
             # The call overwrote its input: whoever reads that input afterwards must see the result.
             source.replace_all_uses_with(new, delete_user_cb=new.__lt__)
         node.replace_all_uses_with(new)
@@ -144,4 +144,4 @@ def _exchange_calls(
 
 def _kind(node: fx.Node, modules: Mapping[str, nn.Module], kinds: Sequence[str]) -> str | None:
     found = is_activation_call(node, modules, kinds)
-    return found[0] if found else None
+    return found.kind if found else None

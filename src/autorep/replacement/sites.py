@@ -14,25 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from autorep.activations import ACTIVATIONS
 from autorep.errors import ConfigError, TraceError
+from autorep.replacement.kept import FUNCTIONS, KEPT, METHODS, MODULES, call_arguments, module_kind
 
-KINDS = ("relu", "relu6", "silu")
-_MODULES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.SiLU: "silu"}
-_FUNCTIONS: dict[Callable[..., Any], tuple[str, bool]] = {
-    F.relu: ("relu", False),
-    F.relu_: ("relu", True),
-    torch.relu: ("relu", False),
-    torch.relu_: ("relu", True),
-    F.relu6: ("relu6", False),
-    F.silu: ("silu", False),
-}
-_METHODS: dict[str, tuple[str, bool]] = {"relu": ("relu", False), "relu_": ("relu", True)}
+KINDS = tuple(ACTIVATIONS)
 # What user code raises when it meets a symbolic value where it needs a number.
 _TRACE_FAILURES = (
     ValueError,
@@ -59,7 +50,7 @@ class ActivationSite(nn.Module):
         self.kind = kind
 
     def forward(self, z: Tensor) -> Tensor:
-        return {"relu": F.relu, "relu6": F.relu6, "silu": F.silu}[self.kind](z)
+        return KEPT[self.kind](z, *ACTIVATIONS[self.kind].defaults)
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class CallSite:
 
     Attributes:
         name: dotted path of the module that will stand there.
-        kind: relu, relu6 or silu.
+        kind: relu, relu6, … as in `autorep.activations`; arguments: its settings there.
         shape: of one image's activation.
         owner: path of the module whose forward must be rewritten, or None when swapping a submodule is enough.
         position: which of the owner's activation calls this is, in order; -1 without an owner.
@@ -79,6 +70,7 @@ class CallSite:
     shape: tuple[int, ...]
     owner: str | None
     position: int
+    arguments: tuple[float, ...] = ()
 
     @property
     def relus(self) -> int:
@@ -100,22 +92,28 @@ class SiteMap:
     fixed_arguments: Mapping[str, Mapping[str, Any]]
 
 
-def is_activation_call(
-    node: fx.Node, modules: Mapping[str, nn.Module], kinds: Sequence[str]
-) -> tuple[str, bool] | None:
-    """(kind, in place?) when this node calls an activation of one of the kinds."""
-    found: tuple[str, bool] | None = None
+class ActivationCall(NamedTuple):
+    """What one node of a traced model calls."""
+
+    kind: str
+    arguments: tuple[float, ...]
+    in_place: bool
+
+
+def is_activation_call(node: fx.Node, modules: Mapping[str, nn.Module], kinds: Sequence[str]) -> ActivationCall | None:
+    """The call when this node calls an activation of one of the kinds."""
+    in_place = False
+    found: tuple[str, tuple[float, ...]] | None = None
     if node.op == "call_module":
         module = modules[str(node.target)]
-        if type(module) in _MODULES:
-            found = _MODULES[type(module)], bool(getattr(module, "inplace", False))
-    elif node.op == "call_function" and callable(node.target):
-        found = _FUNCTIONS.get(node.target)
-        if found and (node.kwargs.get("inplace") or (len(node.args) > 1 and node.args[1] is True)):
-            found = found[0], True
-    elif node.op == "call_method":
-        found = _METHODS.get(str(node.target))
-    return found if found and found[0] in kinds else None
+        found, in_place = module_kind(module), bool(getattr(module, "inplace", False))
+    elif node.op in ("call_function", "call_method"):
+        known = METHODS.get(node.target) if isinstance(node.target, str) else FUNCTIONS.get(node.target)
+        if known is not None:
+            settings = [value for value in node.args[1:] if not isinstance(value, bool)]
+            found = call_arguments(known[0], tuple(settings), dict(node.kwargs))
+            in_place = known[1] or bool(node.kwargs.get("inplace")) or any(value is True for value in node.args)
+    return ActivationCall(*found, in_place) if found and found[0] in kinds else None
 
 
 def find_sites(
@@ -140,7 +138,7 @@ def separate_shared_activations_(model: nn.Module) -> None:
     seen: set[int] = set()
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child is None or type(child) not in _MODULES:
+            if child is None or type(child) not in MODULES:
                 continue
             if id(child) in seen:
                 parent._modules[name] = child = copy.deepcopy(child)
@@ -272,7 +270,7 @@ def _name_sites(
     for node in calls:
         found = is_activation_call(node, modules, kinds)
         assert found is not None
-        kind, in_place = found
+        kind, arguments, in_place = found
         stack = tracer.owners[node]
         inlined.update(path for path in stack[1:] if times[path] > 1)
         owner = next(path for path in reversed(stack) if path == "" or times[path] == 1)
@@ -280,14 +278,14 @@ def _name_sites(
         positions[owner] = position + 1
         path = str(node.target) if node.op == "call_module" else None
         if path is not None and times[path] == 1 and not (in_place and _read_later(node)):
-            sites.append(CallSite(path, kind, shapes[node], None, -1))
+            sites.append(CallSite(path, kind, shapes[node], None, -1, arguments))
             taken.add(path)
             continue
         base = _relative(path, owner) if path is not None else kind
         prefix = f"{owner}." if owner else ""
         name = _free_name(model, prefix, base, path, taken)
         taken.add(name)
-        sites.append(CallSite(name, kind, shapes[node], owner, position))
+        sites.append(CallSite(name, kind, shapes[node], owner, position, arguments))
     owners = {site.owner for site in sites if site.owner}
     fixed = {path: fixed_arguments(modules[path], *tracer.arguments[path]) for path in owners}
     return SiteMap(tuple(sites), frozenset(inlined), {"": root_arguments, **fixed})
@@ -325,7 +323,8 @@ def _marked_sites(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[CallSite
 
     def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(module, ActivationSite)
-        found.append(CallSite(names[module], module.kind, tuple(output.shape[1:]), None, -1))
+        arguments = ACTIVATIONS[module.kind].defaults
+        found.append(CallSite(names[module], module.kind, tuple(output.shape[1:]), None, -1, arguments))
 
     handles = [module.register_forward_hook(record) for module in names]
     with torch.no_grad():

@@ -110,7 +110,7 @@ class ReplaceSettings(CourseSettings, RunSettings):
     epochs: int = 12
     """Passes over the training images in all; 0 replaces without training."""
     kinds: tuple[str, ...] = ("relu", "relu6")
-    """Activations to replace; with silu, SiLU becomes ReLU first."""
+    """Activations to replace: relu, relu6, leaky_relu, gelu, hardswish, elu, …; with silu, SiLU becomes ReLU first."""
     floor: int = 0
     """ReLUs every layer keeps at least."""
     hysteresis: float = 0.003
