@@ -125,6 +125,7 @@ def test_half_of_the_stressed_images_are_those_that_went_furthest():
     assert len(some) == 4
     assert torch.equal(some[:2], x[[5, 9]])
     assert len(stress.images(x[:3], sums[:, :3], 8, draw)) == 2
+    assert len(stress.images(x[:1], sums[:, :1], 8, draw)) == 2
     assert torch.equal(stress.images(x, None, 4, draw)[:2], x[:2])
 
 
@@ -152,11 +153,14 @@ def test_a_network_with_final_masks_goes_on_from_where_it_is():
     replacement.begin(model, [5 * x], 10)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model.train()
+    (site,) = replacement.sites.values()
+    limits = []
     for _ in range(10):
+        limits.append(site.input_limit)
         (model(x).square().mean() + replacement.loss()).backward()
         replacement.step()
     assert replacement.finalize_() == 0
-    (site,) = replacement.sites.values()
+    assert limits == pytest.approx([8 * (1 + step / 10) for step in range(10)])
     assert torch.equal(site.mask, before["2.mask"])
     assert not torch.equal(site.coefficients, before["2.coefficients"])
 

@@ -97,6 +97,9 @@ def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
     text = table("training", tmp_path)
     assert text.count("ResNet-18") == 1
     assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 2 of 47,500 | 74.92 % |" in text
+    settings = {"model": "resnet18", "data": "cifar100", "recipe": "autorep", "start": "former/model.json"}
+    (tmp_path / "training" / "done" / "settings.json").write_text(json.dumps(settings))
+    assert "| autorep | 12 more | 77.50 % |" in table("training", tmp_path)
 
 
 def test_zoo_shows_every_model_three_ways(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Course:
             )
         self.settings, self.handle, self.model = settings, handle, model
         self.total_steps, self.taken, self.flips = total_steps, 0, 0
-        self.freeze_step = round(settings.freeze_at * total_steps)
+        self.freeze_step = 0 if handle.frozen else round(settings.freeze_at * total_steps)
         self.generator = generator or _generator
         self.ctx = Context(
             model=model,
@@ -98,7 +98,6 @@ class Course:
         if self.settings.average:
             self.average = WeightAverage(self.model, self.settings.average)
         if handle.frozen:
-            self.freeze_step = 0
             self._start_fine_tuning_()
             self._set_up_step_()
             return

@@ -48,7 +48,7 @@ class Stress:
 
         sums: (sites, images), how far each image of the batch went in the training forward; without it, any will do.
         """
-        half = min(count, len(batch)) // 2
+        half = max(min(count, len(batch)) // 2, 1)
         if sums is not None:
             relative = sums.detach() / sums.detach().mean(1, keepdim=True).clamp_min(1e-12)
             furthest = relative.amax(0).topk(half).indices

@@ -244,7 +244,7 @@ def training(runs: Iterable[TrainingRun]) -> Table:
             data.title(run.settings["data"]),
             f"{run.result['relus']:,} of {run.result['relus_total']:,}",
             run.settings["recipe"],
-            run.result["epochs"],
+            f"{run.result['epochs']} more" if run.settings.get("start") else run.result["epochs"],
             percent(run.result["teacher_test_accuracy"]),
             percent(run.result["test_accuracy"]),
             f"{run.result['lost']:,} of {run.result['lost_of']:,}" if "lost" in run.result else "not counted",
