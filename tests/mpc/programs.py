@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from autorep.mpc.operations import correlate
 from autorep.mpc.party import Party, PreparedQuery
 from autorep.mpc.ring import reduce
 from autorep.program import ir
+from autorep.program.answer import answering
 
 F, BITS = 16, 44
 
@@ -168,6 +170,17 @@ def mixed_program(seed: int, kept: float = 0.3) -> ir.Program:
     return b.program()
 
 
+def class_program(seed: int) -> ir.Program:
+    """A small network of twelve classes that answers with the class alone."""
+    b = Builder(seed, shape=(1, 4, 4))
+    b.stem(4)
+    b.conv(4)
+    b.activation(0.5)
+    b.head(12)
+    facts = {"feature_energy": 64 * 0.5, "output_limit": 100.0}
+    return answering(dataclasses.replace(b.program(), info=facts), "class")
+
+
 @contextmanager
 def watched_dealer() -> Iterator[dict[str, tuple[tuple[np.ndarray, ...], Any, np.ndarray | None]]]:
     """Operands and result, in the clear, of every correlation that dealers draw meanwhile, and what they owe of it."""
@@ -229,6 +242,7 @@ __all__ = [
     "Builder",
     "Dealer",
     "DealtRounding",
+    "class_program",
     "join_output",
     "mixed_program",
     "prepare",

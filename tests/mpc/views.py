@@ -40,13 +40,14 @@ class View:
     Attributes:
         seen: all that was read from kits, sent and opened.
         masks: the effective mask of every opening and every wire, in the clear: opened value minus true value.
-        answers: both parties' shares of the answer.
+        answers, answer_bits: both parties' shares of the answer, and the ring they are in.
         unread: labels of a kit that nobody asked for.
     """
 
     seen: list[Seen] = field(default_factory=list, repr=False)
     masks: dict[str, tuple[np.ndarray, int]] = field(default_factory=dict, repr=False)
     answers: tuple[np.ndarray, ...] = field(default=(), repr=False)
+    answer_bits: int = 0
     unread: set[str] = field(default_factory=set)
 
 
@@ -111,7 +112,7 @@ def watching(view: View) -> Iterator[list[PartyTape]]:
 
 def view_of(program: ir.Program, batch: int, comparison: str = "dcf") -> View:
     """What both parties see of `batch` black images."""
-    view = View()
+    view = View(answer_bits=program.output.bits)
     with LocalPair(program, comparison) as pair, watching(view) as tapes:
         owed: dict[str, np.ndarray] = {}
         kits, inputs = pair.kits(batch, owed), share_input(program, np.zeros((batch, *program.input.shape)))

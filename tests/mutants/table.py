@@ -343,6 +343,47 @@ mutant(
     ),
 )
 
+# ------------------------------------------------------------------ answers without logits
+
+TOP, WITHIN, ANSWERS = "mpc/operations/top_classes.py", "mpc/operations/within_bound.py", "tests/mpc/test_answers.py"
+ALONE = f"{ANSWERS}::test_a_client_gets_the_classes_and_one_bit_alone"
+mutant("winner-mask-short", SEEN, (TOP, 'Mask(f"{label}/z", count, op.ring)', 'Mask(f"{label}/z", count, op.ring - 6)'))
+mutant(
+    "winner-mask-zero",
+    SEEN,
+    (
+        TOP,
+        "fresh = source.draw(layer.winners).reshape(left.shape)",
+        "fresh = 0 * source.draw(layer.winners).reshape(left.shape)",
+    ),
+)
+mutant(
+    "winners-masked-as-they-came",
+    SEEN,
+    (TOP, "fresh = source.draw(layer.winners).reshape(left.shape)", "fresh = right.copy()"),
+)
+mutant(
+    "answer-tells-a-bit-of-the-logit",
+    ALONE,
+    (
+        TOP,
+        "np.ascontiguousarray(values.T) << U64(self.op.bits)",
+        "np.ascontiguousarray(values.T) << U64(self.op.bits - 1)",
+    ),
+)
+mutant(
+    "range-mask-short",
+    SEEN,
+    (WITHIN, 'Mask(f"{op.name}/r", batch, self._bits)', 'Mask(f"{op.name}/r", batch, self._bits - 4)'),
+)
+mutant("range-mask-zero", SEEN, (WITHIN, "r = source.draw(self._r)", "r = 0 * source.draw(self._r)"))
+mutant("flag-tells-the-sum", ALONE, (WITHIN, "(above - at - below + under)", "(above - below)"))
+mutant(
+    "flag-not-looked-at",
+    "tests/service/test_answers.py::test_every_answer_is_read_alike_by_the_client",
+    ("service/answers.py", "answer.in_range is None or bool(answer.in_range[0])", "True"),
+)
+
 # ------------------------------------------------------------------ answer, image, weights
 
 mutant(
