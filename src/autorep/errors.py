@@ -15,6 +15,7 @@ A message says what was found, where, what is valid and what to do.
     └── ProtocolError       the other party failed, timed out, aborted or speaks something else
         ├── HandshakeError  version, program or parameters differ
         │   └── CertificateError  the other end is not who it must be
+        ├── CheatingError   a known image was answered wrongly
         └── PeerAbort       the other side stopped and said why
 """
 
@@ -71,6 +72,10 @@ class HandshakeError(ProtocolError):
 
 class CertificateError(HandshakeError):
     """The other end is not who it must be."""
+
+
+class CheatingError(ProtocolError):
+    """A known image was answered wrongly: a server departs from the protocol."""
 
 
 class PeerAbort(ProtocolError):

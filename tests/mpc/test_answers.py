@@ -155,6 +155,9 @@ def test_what_cannot_be_answered_so_is_refused():
         answering(dataclasses.replace(plain, info={}), "class")
     with pytest.raises(ConfigError, match="too large"):
         answering(dataclasses.replace(plain, info={"feature_energy": 2.0**40}), "class")
+    several = dataclasses.replace(plain, info={**plain.info, "outputs": {"age": 1, "kind": 3}})
+    with pytest.raises(ConfigError, match="several outputs"):
+        answering(several, "class")
     wire = dataclasses.replace(plain, ops=plain.ops[:-2])
     with pytest.raises(ConfigError, match="one row of logits"):
         answering(wire, "class")

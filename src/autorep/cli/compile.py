@@ -77,6 +77,9 @@ class Compile:
     check: bool = False
     """Let the servers tell the client, in one private bit, whether the last features are in range: one round more.
     Always so where logits, which a client can check itself, are not given."""
+    probes: int = 0
+    """Test images to write with their right answers to OUT/probes.npz, for clients who want to notice a server that
+    cheats (`autorep predict --probes`)."""
     samples: int = 0
     """Test images to publish with the program, for people to click on in the browser."""
     json: str | None = None
@@ -98,6 +101,9 @@ class Compile:
         program = answering(program, self.answer, self.check)
         save(program, self.out / "program")
         split(program, self.out)
+        if self.probes:
+            name, side = self.data or saved.info["data"], saved.input_shape[-1]
+            write_probes(program, _pixels(name, self.data_path, side, self.probes, "test"), self.out / "probes.npz")
         rows = [
             (
                 _short(row["layer"]),
@@ -160,6 +166,15 @@ def _own(name: str, data: str | None, path: Path | None) -> SavedModel:
         "preprocessing": dataset.preprocessing.facts(),
     }
     return SavedModel(models.create(name, len(dataset.classes)).eval(), None, info)
+
+
+def write_probes(program: Program, pixels: np.ndarray, path: Path) -> None:
+    """Images with answers that rounding does not decide."""
+    from autorep.program.agreement import steady_answers
+    from autorep.program.files import program_hash
+    from autorep.service.probes import Probes
+
+    Probes(program_hash(program), *steady_answers(program, pixels)).save(path)
 
 
 def compile_saved(

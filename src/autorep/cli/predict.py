@@ -49,6 +49,11 @@ class Predict:
     """Queries in flight at the same time."""
     timeout: float = 60.0
     """Seconds to wait for one answer."""
+    probes: Path | None = None
+    """File of images with known answers (`autorep compile --probes`), asked among the others where no server can tell
+    them apart: a server that cheats is noticed."""
+    verify: float = 0.1
+    """Share of the queries that are probes, at least, where there are some."""
     json: str | None = None
     """Write the result as JSON to this file (- for standard output)."""
 
@@ -58,6 +63,7 @@ class Predict:
         if self.model is not None:
             return self._run_locally(self.model)
         from autorep.service.client import Client
+        from autorep.service.probes import Probes
         from autorep.service.tokens import read_secret
 
         token = read_secret(self.token_file)
@@ -68,6 +74,8 @@ class Predict:
             program=self.program,
             timeout=self.timeout,
             concurrency=self.concurrency,
+            probes=None if self.probes is None else Probes.load(self.probes),
+            verify=self.verify,
         ) as client:
             described = client.description
             names, batch = load_images(self.images, described.input_shape, described.info)
@@ -103,10 +111,17 @@ class Predict:
                 f"\n{lost} out of range: the network's numbers have outgrown what it was calibrated for, so its answer"
                 " means nothing; compile with more calibration images, or train with a larger range_weight"
             )
+        if self.probes is not None:
+            passes = 100 * 0.9**client.verified
+            text += (
+                f"\n{client.verified} probes answered rightly: a server that spoils one query in ten would have passed "
+                f"with a probability of {passes:.2g} %"
+            )
         if failures:
             text += f"\n{len(failures)} not answered; ask for them again"
         result = {
             "program": client.description.program,
+            "probes": client.verified,
             "predictions": [_plain(name, outcome) for name, outcome in zip(names, outcomes)],
         }
         emit(result, text, self.json)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autorep.program.answer import answer_facts
 from autorep.program.fixed import FixedProgram, NearestRounding, SeededRounding
 from autorep.program.ir import Program, decode
 
@@ -53,6 +54,20 @@ def rounding_error(program: Program, images: np.ndarray, runs: int = RUNS) -> fl
 
     nearest = logits(NearestRounding())
     return LOGITS * max(float(np.abs(logits(SeededRounding(1 + run)) - nearest).max()) for run in range(runs))
+
+
+def steady_answers(program: Program, images: np.ndarray, runs: int = RUNS) -> tuple[np.ndarray, np.ndarray, float]:
+    """Images whose answer rounding does not decide, that answer, and how far a right one may be off.
+
+    Logits of any image will do, within the documented rounding error; classes only where every run finds the same.
+    """
+    fixed, output = FixedProgram(program), program.output
+    values = [decode(fixed.run(images, SeededRounding(1 + run)), output.bits, output.frac) for run in range(runs)]
+    if answer_facts(program.info)[0] != "logits":
+        steady = np.all([found == values[0] for found in values], axis=(0, 2))
+        return images[steady], values[0][steady], 0.0
+    nearest = decode(fixed.run(images, NearestRounding()), output.bits, output.frac)
+    return images, nearest, LOGITS * max(float(np.abs(found - nearest).max()) for found in values)
 
 
 def leads(fixed: np.ndarray, logits: np.ndarray) -> np.ndarray:

@@ -85,6 +85,9 @@ def answering(program: Program, gives: AnswerName, checked: bool = False) -> Pro
             f"the answer has shape {logits.shape} and comes from a {type(logits).__name__}: only programs that end in "
             "one row of logits of a linear layer can answer otherwise; compile with --answer logits"
         )
+    if gives != "logits" and len(program.info.get("outputs") or ()) > 1:
+        names = ", ".join(program.info["outputs"])
+        raise ConfigError(f"a model of several outputs ({names}) has no single class; compile with --answer logits")
     ops = list(program.ops)
     if gives != "logits":
         _append_classes(ops, min(_COUNTS[gives], logits.size), program.info.get("output_limit"))

@@ -25,6 +25,7 @@ class Prediction:
             this image has outgrown the network's polynomials, and the answer is noise.
         logits: the network's output, several of them in a row; None where the servers give classes only.
         outputs: the logits by name of the output, "" where there is one only; empty where there are no logits.
+        values: all that the servers' shares add up to: logits or classes, then the flag where there is one.
         seconds: from the first byte sent to the answer.
         online_seconds, sent_bytes, rounds: of the protocol between the servers (bytes: the larger of both).
         offline_bytes: correlated randomness both servers consumed.
@@ -37,6 +38,7 @@ class Prediction:
     in_range: bool
     logits: np.ndarray | None = field(repr=False)
     outputs: dict[str, np.ndarray] = field(repr=False)
+    values: np.ndarray = field(repr=False)
     seconds: float
     online_seconds: float
     sent_bytes: int
@@ -115,6 +117,7 @@ def prediction(parts: list[Part], description: Description, top: int, seconds: f
         in_range=in_range,
         logits=logits,
         outputs=outputs,
+        values=values,
         seconds=seconds,
         online_seconds=max(first.seconds, second.seconds),
         sent_bytes=max(first.sent_bytes, second.sent_bytes),

@@ -21,6 +21,7 @@ import numpy as np
 
 from autorep.errors import ConfigError, HandshakeError, ProtocolError
 from autorep.service.answers import Description, Part, Prediction, prediction
+from autorep.service.probes import Probes
 from autorep.service.shares import new_query_id, split
 from autorep.service.tokens import server_token
 from autorep.service.web import Refused, authority, connections, get, post, withdraw
@@ -42,6 +43,8 @@ class AsyncClient:
         concurrency: queries in flight at the same time.
         images_per_query: images sent under one query id.
         patience: seconds during which a refused query is asked again before giving up.
+        probes: images with known answers, to notice a server that cheats.
+        verify: share of the queries that are probes, at least; with probes, every call has one or more.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class AsyncClient:
         concurrency: int = 4,
         images_per_query: int = 4,
         patience: float = 60.0,
+        probes: Probes | None = None,
+        verify: float = 0.1,
     ) -> None:
         if len(servers) != 2:
             raise ConfigError(f"client: {len(servers)} servers given; exactly two are needed, server 0 first")
@@ -63,6 +68,8 @@ class AsyncClient:
         trusted = authority(ca)
         tokens = [None if token is None else server_token(token, index) for index in (0, 1)]
         self._servers = [connections(url, own, trusted, timeout) for url, own in zip(servers, tokens, strict=True)]
+        self._probes, self._verify = probes, verify
+        self.verified = 0  # probes answered rightly so far
         self._description: Description | None = None
         self._pair: str | None = None
 
@@ -100,12 +107,30 @@ class AsyncClient:
 
         Pictures are prepared as the model's owner says (`Description.preprocessing`). An image that fails does not cost
         the others theirs: with errors="keep" its error stands in its place, else the first error is raised at the end.
+        With probes, one wrong answer among them raises CheatingError, and no answer is given.
         """
         description = await self.description()
-        outcomes = await self._predict(description.pixels(images), description, top, progress)
+        numbers = description.pixels(images)
+        if self._probes is None:
+            outcomes = await self._predict(numbers, description, top, progress)
+        else:
+            outcomes = await self._predict_verified(self._probes, numbers, description, top, progress)
         for outcome in outcomes:
             if isinstance(outcome, ProtocolError) and errors == "raise":
                 raise outcome
+        return outcomes
+
+    async def _predict_verified(
+        self, probes: Probes, images: np.ndarray, description: Description, top: int, progress: bool
+    ) -> list[Outcome]:
+        if probes.program != description.program:
+            raise ConfigError(
+                f"the probes belong to program {probes.program[:16]}…, these servers run {description.program[:16]}…; "
+                "ask the model's owner for the right ones"
+            )
+        mixed = probes.mix(images, self._verify)
+        outcomes, right = mixed.own(await self._predict(mixed.images, description, top, progress))
+        self.verified += right
         return outcomes
 
     async def _describe(self) -> Description:

@@ -53,6 +53,11 @@ class Client:
         """The program, as both servers describe it; raises HandshakeError where they differ."""
         return self._wait(self._inner.description())
 
+    @property
+    def verified(self) -> int:
+        """Probes answered rightly so far."""
+        return self._inner.verified
+
     @overload
     def predict(
         self, images: Any, *, top: int = 3, progress: bool = False, errors: Literal["raise"] = "raise"
