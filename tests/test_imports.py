@@ -33,7 +33,7 @@ ALLOWED = {
 # what a package may take from another is sometimes narrower than the whole package
 NARROWER = {
     ("mpc", "program"): {"ir", "files", "shares", "tournament"},
-    ("service", "program"): {"answer", "ir", "files", "shares"},
+    ("service", "program"): {"answer", "ir", "files", "outputs", "shares"},
 }
 # the one call upwards: a Program runs itself in any mode, and the third mode is the engine's
 UPWARDS = {("program/ir.py", "modes.run")}
