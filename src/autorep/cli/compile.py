@@ -277,8 +277,8 @@ class Cost:
     """ReLUs to keep; default is all."""
     batch: int = 1
     """Images in one query."""
-    comparison: Literal["dcf", "short", "bits"] | None = None
-    """How kept ReLUs are compared; default is dcf with a dealer, bits without."""
+    comparison: Literal["dcf", "short", "bits", "auto"] | None = None
+    """How kept ReLUs are compared; default is dcf with a dealer, bits without; auto: what suits --link (LAN) best."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""
     link: Literal["loopback", "lan", "wan", "all"] = "all"
@@ -287,12 +287,18 @@ class Cost:
     """Also write the result as JSON to this file; - prints JSON only."""
 
     def run(self) -> int:
+        from autorep.mpc.choice import choices
         from autorep.mpc.cost import cost
         from autorep.mpc.two_party.names import checked_comparison
 
-        comparison = checked_comparison(self.preparation, self.comparison)
-        counted = cost(self._program(), self.batch, comparison, self.preparation)
+        program, chosen = self._program(), self.comparison
+        compared = choices(program, self.batch) if self.preparation == "dealer" and program.relu_count else None
+        if chosen == "auto":
+            chosen = None if compared is None else compared.best("lan" if self.link == "all" else self.link)
+        comparison = checked_comparison(self.preparation, chosen)
+        counted = cost(program, self.batch, comparison, self.preparation)
         result = {"model": self.model or str(self.program), **counted.to_json()}
+        result |= {} if compared is None else compared.to_json()
         if self.link != "all":
             result["latency"] = {self.link: result["latency"][self.link]}
         emit(result, _cost_text(result), self.json)
@@ -407,8 +413,28 @@ def _cost_text(result: dict[str, Any]) -> str:
             *_preparing_text(result),
             "",
             table(latency, ("estimate", "one query", "network", "compute"), "lrrr"),
+            *_choices_text(result),
         ]
     )
+
+
+def _choices_text(result: dict[str, Any]) -> list[str]:
+    """Every comparison protocol, what a query occupies with its kits, and which is best on which link."""
+    if "choices" not in result:
+        return []
+    links = list(result["latency"])
+    rows = [
+        (
+            name,
+            row["rounds"],
+            megabytes(row["offline_bytes"]),
+            *(f"{row['seconds'][link]:.3f} s{' *' if result['best'][link] == name else ''}" for link in links),
+        )
+        for name, row in result["choices"].items()
+    ]
+    head = ("comparison", "rounds", "kits", *(f"with kits, {link}" for link in links))
+    counted = f"counted above: {result['comparison']}; * marks what --comparison auto takes"
+    return ["", table(rows, head, "lrr" + "r" * len(links)), counted]
 
 
 def _preparing_text(result: dict[str, Any]) -> list[str]:

@@ -34,8 +34,11 @@ class Prepare:
     """Directory to write to."""
     count: int = 100
     """Inferences to prepare."""
-    comparison: Literal["dcf", "short", "bits"] | None = None
-    """How kept ReLUs are compared (default dcf, without a dealer bits); the servers must use the same."""
+    comparison: Literal["dcf", "short", "bits", "auto"] | None = None
+    """How kept ReLUs are compared (default dcf, without a dealer bits; auto: what suits --link best); the servers must
+    use the same."""
+    link: Literal["loopback", "lan", "wan"] = "lan"
+    """With --comparison auto: the link between the servers, and from the dealer; `autorep cost` compares them."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """dealer: made here, for both. two-party: by both servers together; ot: so by oblivious transfer alone."""
     party: Literal[0, 1] | None = None
@@ -50,18 +53,27 @@ class Prepare:
     """Write the result as JSON to this file (- for standard output)."""
 
     def run(self) -> int:
+        from autorep.mpc.choice import choices
         from autorep.mpc.two_party.names import checked_comparison
         from autorep.program.files import load_public
         from autorep.service.prepare import prepare
 
-        comparison = checked_comparison(self.preparation, self.comparison)
+        program = load_public(self.bundle / "public")
+        automatic = self.comparison == "auto"
+        best = choices(program).best(self.link) if automatic and self.preparation == "dealer" else None
+        comparison = checked_comparison(self.preparation, best if self.comparison == "auto" else self.comparison)
         if self.preparation != "dealer":
             return self._together()
-        program = load_public(self.bundle / "public")
         sizes = prepare(program, self.out, self.count, comparison)
-        result = {"count": self.count, "bytes_party0": sizes[0], "bytes_party1": sizes[1]}
+        result = {
+            "count": self.count,
+            "comparison": comparison,
+            "bytes_party0": sizes[0],
+            "bytes_party1": sizes[1],
+        }
         rows = [(f"party {i}", megabytes(size), megabytes(size / max(1, self.count))) for i, size in enumerate(sizes)]
-        emit(result, table(rows, ("for", "in all", "per inference"), "lrr"), self.json)
+        text = table(rows, ("for", "in all", "per inference"), "lrr")
+        emit(result, text + f"\nserve them with --comparison {comparison}", self.json)
         return 0
 
     def _together(self) -> int:

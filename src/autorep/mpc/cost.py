@@ -5,7 +5,8 @@ Every number but the latency is exact: it comes from the inventory that the part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from autorep.mpc.comparisons import ComparisonName
@@ -28,6 +29,11 @@ class Link:
     bytes_per_second: float | None = None
     one_way_delay: float = 0.0
 
+    @property
+    def rate(self) -> float:
+        """Bytes a second, on the loopback those of TLS."""
+        return self.bytes_per_second or ONE_CORE.loopback_bytes
+
 
 LINKS = {
     "loopback": Link(),
@@ -41,8 +47,11 @@ class Speed:
     """What one server is taken to compute per second, one AVX-512 core; only the latency estimate depends on it."""
 
     multiplications: float = 20e9
-    comparisons: float = 7e6
-    elements: float = 50e6  # masked, packed, opened and unpacked
+    comparisons: Mapping[ComparisonName, float] = field(
+        default_factory=lambda: {"dcf": 7e6, "short": 20e6, "bits": 30e6}
+    )
+    elements: float = 70e6  # masked, packed, opened and unpacked
+    round_seconds: float = 2e-4  # of every exchange, whatever it carries
     loopback_bytes: float = 1.5e9  # TLS on one machine
 
 
@@ -104,15 +113,17 @@ class Cost:
     def latency(self, link: str, speed: Speed = ONE_CORE) -> dict[str, float]:
         """Estimated seconds of one query on a named link: network, compute and both.
 
-        A round costs one one-way delay and the time its bytes take; computing and sending do not overlap.
+        A round costs one one-way delay, its own processor time and the time its bytes take; computing and sending do
+        not overlap.
         """
         chosen = LINKS[link]
         rate = chosen.bytes_per_second or speed.loopback_bytes
         network = self.rounds * chosen.one_way_delay + self.online_bytes_per_party / rate
         compute = (
             self.ring_multiplications / speed.multiplications
-            + self.comparisons / speed.comparisons
+            + self.comparisons / speed.comparisons[self.comparison]
             + sum(layer.opened for layer in self.layers) / speed.elements
+            + self.rounds * speed.round_seconds
         )
         return {"network_seconds": network, "compute_seconds": compute, "seconds": network + compute}
 
