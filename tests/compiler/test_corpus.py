@@ -10,9 +10,9 @@ from torch import nn
 from autorep.compiler.compile import check, compile_program
 from autorep.errors import AutorepError, TraceError
 from autorep.mpc.local import LocalPair
+from autorep.program.answer import split_outputs
 from autorep.program.fixed import FixedProgram
 from autorep.program.ir import Program
-from autorep.program.outputs import split
 from autorep.replacement import replace_activations_
 from tests.compiler.corpus import CASES, REFUSED, Styles
 from tests.mpc.programs import DealtRounding, run_known
@@ -132,7 +132,7 @@ def test_several_answers_come_in_one_row_with_their_names(container, names):
             value.reshape(6, -1).numpy() for value in torch.utils._pytree.tree_leaves(model(x)) if value is not None
         ]
     for mode, tolerance in (("float", 1e-5), ("fixed", 0.01), ("secure", 0.01)):
-        found = split(program.info, program.run(x.numpy(), mode))
+        found = split_outputs(program.info, program.run(x.numpy(), mode))
         assert list(found) == names
         for ours, theirs in zip(found.values(), expected):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)

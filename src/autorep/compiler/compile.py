@@ -59,7 +59,8 @@ def compile_program(
             that the program computes what the model does, so any few images will do.
         info: further public facts to record.
 
-    A model that returns several tensors becomes a program that gives them in one row; `outputs.split` takes it apart.
+    A model that returns several tensors becomes a program that gives them in one row; `program.answer.split_outputs`
+    takes it apart.
 
     Raises UnsupportedOpError listing everything that cannot be translated, TraceError, RangeError.
     """

@@ -23,7 +23,6 @@ import numpy as np
 
 from autorep.errors import ConfigError
 from autorep.program.ir import Concat, Op, Program, Requantize, TopClasses, WithinBound
-from autorep.program.outputs import split
 from autorep.settings import nearest
 
 AnswerName = Literal["class", "top-5", "logits"]
@@ -61,9 +60,19 @@ def read_answers(info: Mapping[str, Any], values: np.ndarray) -> Answers:
     if checked:
         values, flags = values[:, :-1], values[:, -1] == 1
     if gives == "logits":
-        main = next(iter(split(info, values).values()))
+        main = next(iter(split_outputs(info, values).values()))
         return Answers(np.argsort(-main, axis=1, kind="stable"), values, flags)
     return Answers(values.astype(np.int64), None, flags)
+
+
+def split_outputs(info: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Logits (of one image or a batch) by name of the output, for a network that returns several tensors.
+
+    Its program gives them in one row. The only output of any other network has the name "".
+    """
+    sizes: Mapping[str, int] = info.get("outputs") or {"": logits.shape[-1]}
+    ends = np.cumsum(list(sizes.values()))[:-1]
+    return dict(zip(sizes, np.split(logits, ends, axis=-1)))
 
 
 def feature_wire(ops: Sequence[Op]) -> Op:

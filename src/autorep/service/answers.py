@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from autorep.preprocessing import Preprocessing, checked_numbers
-from autorep.program.answer import read_answers
-from autorep.program.outputs import split
+from autorep.program.answer import read_answers, split_outputs
 from autorep.service.shares import join
 
 
@@ -101,7 +100,7 @@ def prediction(parts: list[Part], description: Description, top: int, seconds: f
     outputs: dict[str, np.ndarray] = {}
     if answer.logits is not None:
         logits = answer.logits[0]
-        outputs = split(description.info, logits)
+        outputs = split_outputs(description.info, logits)
         in_range = in_range and bool(np.abs(logits).max() <= description.output_limit)
         main = next(iter(outputs.values()))
         exponentials = np.exp(main - main.max())
