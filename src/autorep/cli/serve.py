@@ -58,12 +58,13 @@ class Prepare:
         from autorep.program.files import load_public
         from autorep.service.prepare import prepare
 
-        program = load_public(self.bundle / "public")
-        automatic = self.comparison == "auto"
-        best = choices(program).best(self.link) if automatic and self.preparation == "dealer" else None
-        comparison = checked_comparison(self.preparation, best if self.comparison == "auto" else self.comparison)
+        wanted = None if self.comparison == "auto" else self.comparison
+        comparison = checked_comparison(self.preparation, wanted)
         if self.preparation != "dealer":
             return self._together()
+        program = load_public(self.bundle / "public")
+        if self.comparison == "auto":
+            comparison = choices(program).best(self.link)
         sizes = prepare(program, self.out, self.count, comparison)
         result = {
             "count": self.count,
