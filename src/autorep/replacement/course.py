@@ -178,7 +178,8 @@ class Course:
         """Limits and masks of the next step; the freeze, when it is due."""
         settings, handle = self.settings, self.handle
         if settings.input_limit:
-            since = max(self.taken - self.freeze_step, 0) / max(self.total_steps - self.freeze_step, 1)
+            planned = self.ctx.steps  # also of a method that froze earlier: a resumed course knows no other
+            since = max(self.taken - planned, 0) / max(self.total_steps - planned, 1)
             handle.limit_inputs(settings.input_limit * (1 + (settings.input_opening - 1) * since))
         if not handle.frozen and self.taken < self.total_steps:
             if self.taken >= self.freeze_step:
