@@ -127,7 +127,7 @@ def test_finalising_changes_as_few_masks_as_possible(images) -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("kinds", ("gelu",)),
+        ("kinds", ("softmax",)),
         ("kinds", "relu"),
         ("degree", 0),
         ("granularity", "pixel"),
