@@ -1,6 +1,7 @@
-"""Run mutants and say which survive: `python -m tests.mutants.run [NAME ...]` (all of them by default).
+"""Run mutants and say which survive: `python -m tests.mutants.run [--record] [NAME ...]` (all of them by default).
 
 A mutant is caught when one of the tests named for it fails by an assertion, or because an error it expects is missing.
+With --record the outcomes go to bench/results/mutants.json, each with the commit it was seen at.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from autorep.bench.record import RESULTS, commit, load, record
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -39,18 +41,34 @@ def outcome(mutant: Mutant) -> str:
     return f"BROKEN: failed by accident: {output[-400:]}"
 
 
-def main(names: list[str]) -> int:
+def keep(outcomes: dict[str, str]) -> None:
+    """Put outcomes into the record; those of mutants that are gone leave it."""
+    path = RESULTS / "mutants.json"
+    known = load("mutants")["result"]["mutants"] if path.exists() else {}
+    known |= {name: {"outcome": result, "commit": commit()} for name, result in outcomes.items()}
+    mutants = {name: known[name] for name in MUTANTS if name in known}
+    caught = sum(entry["outcome"] == "caught" for entry in mutants.values())
+    result = {"caught": caught, "of": len(MUTANTS), "mutants": mutants}
+    record("mutants", result, "python -m tests.mutants.run --record")
+
+
+def main(arguments: list[str]) -> int:
+    names = [name for name in arguments if name != "--record"]
     chosen = [MUTANTS[name] for name in names] or list(MUTANTS.values())
     every = tuple(sorted({test for mutant in chosen for test in mutant.tests}))
     code, output = run_tests(every)
     if code:
         print(f"the tests fail without any mutation:\n{output[-2000:]}")
         return 2
-    started, lost = time.perf_counter(), 0
+    started = time.perf_counter()
+    outcomes: dict[str, str] = {}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
         for mutant, result in zip(chosen, pool.map(outcome, chosen)):
             print(f"{mutant.name:<36} {result}", flush=True)
-            lost += result != "caught"
+            outcomes[mutant.name] = result
+    if "--record" in arguments:
+        keep(outcomes)
+    lost = sum(result != "caught" for result in outcomes.values())
     print(f"{len(chosen) - lost} of {len(chosen)} mutants caught in {time.perf_counter() - started:.0f} s")
     return 1 if lost else 0
 

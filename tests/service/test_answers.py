@@ -34,6 +34,7 @@ CASES = {  # info, values, best classes, in range
     "logits beyond": (LIMIT, [1.0, 30.0, -2.0], [1, 0, 2], False),
     "logits checked": (checked("logits"), [1.0, 3.0, 4.0, 1.0], [2, 1, 0], True),
     "logits flagged": (checked("logits"), [1.0, 3.0, 4.0, 0.0], [2, 1, 0], False),
+    "logits of two outputs": (LIMIT | {"outputs": {"kind": 3, "age": 1}}, [1.0, 3.0, -2.0, 9.0], [1, 0, 2], True),
     "class": (checked("class"), [2.0, 1.0], [2], True),
     "class flagged": (checked("class"), [2.0, 0.0], [2], False),
     "classes": (checked("top-5"), [2.0, 0.0, 1.0, 1.0], [2, 0, 1], True),

@@ -8,7 +8,8 @@ export function readAnswer(values, info) {
   const flagged = checked && values.at(-1) !== 1;
   const rest = checked ? values.slice(0, -1) : values;
   if (gives !== "logits") return { best: rest.map((index) => [index, null]), inRange: !flagged };
-  const best = softmax(rest).map((probability, index) => [index, probability]);
+  const [size = rest.length] = Object.values(info.outputs ?? {}); // of several outputs, the first
+  const best = softmax(rest.slice(0, size)).map((probability, index) => [index, probability]);
   best.sort((a, b) => b[1] - a[1]);
   const beyond = Math.max(...rest.map(Math.abs)) > (info.output_limit ?? Infinity);
   return { best: best.slice(0, SHOWN), inRange: !flagged && !beyond };
