@@ -14,7 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from autorep.bench.record import RESULTS, commit, load, record
+from autorep.bench.record import RESULTS, load, record
+from autorep.provenance import commit
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
