@@ -22,7 +22,7 @@ ALLOWED = {
     "program": {"_native"},
     "compiler": {"program", "replacement", "_native"},
     "report": {"data", "models"},
-    "training": {"replacement", "data", "models", "compiler", "program", "report", "_native"},
+    "training": {"replacement", "data", "models", "mpc", "compiler", "program", "report", "_native"},
     "zoo": {"training"},
     "mpc": {"program", "_native"},
     "modes": {"program", "mpc"},

@@ -20,6 +20,7 @@ from autorep.program.ir import Activation, Affine
 from autorep.replacement import Replacement, count_relus, replace_activations_
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.functions import FUNCTIONS
+from autorep.replacement.prices import Prices
 from autorep.replacement.selection import SELECTIONS, Context
 from autorep.replacement.selection.bcd import first_harmless
 from autorep.replacement.selection.deepreduce import plan
@@ -66,8 +67,14 @@ def begun(settings: CourseSettings, budget: int = 60) -> tuple[nn.Module, Replac
     model, x, y = small()
     chosen = FUNCTIONS[settings.function]
     handle = replace_activations_(model, x[:1], budget, degree=chosen.degree, polynomial=chosen.polynomial)
-    handle.begin(model, [(x, y)], STEPS, settings=settings, epoch_steps=3)
+    handle.begin(model, [(x, y)], STEPS, settings=settings, epoch_steps=3, prices=lambda: a_second_each(handle, budget))
     return model, handle, x, y
+
+
+def a_second_each(handle: Replacement, seconds: int) -> Prices:
+    """Every ReLU costs a second, nothing else does."""
+    free, one = dict.fromkeys(handle.sites, 0.0), dict.fromkeys(handle.sites, 1.0)
+    return Prices(seconds, 0.0, one, free, lambda counts, lines: float(sum(counts.values())))
 
 
 def train(model: nn.Module, handle: Replacement, x: Tensor, y: Tensor, steps: range) -> None:
@@ -152,6 +159,10 @@ def test_a_course_keeps_the_budget_resumes_bit_for_bit_saves_compiles_and_runs_p
 @pytest.mark.parametrize("function", ["identity", "zero", "square", "delphi", "herpn", "pillar2"])
 @pytest.mark.parametrize("method", SELECTIONS)
 def test_any_function_with_any_selection(method, function):
+    if (method, function) == ("latency", "herpn"):
+        with pytest.raises(ConfigError, match="no straight form"):
+            begun(of(method, function), 80)
+        return
     model, handle, x, y = begun(of(method, function, freeze_at=1.0, range_weight=0.0), budget_of(method))
     train(model, handle, x, y, range(3))
     assert model(x).isfinite().all()
@@ -310,7 +321,8 @@ def test_every_layer_keeps_its_floor_or_the_method_says_that_it_cannot(method):
         with pytest.raises(ConfigError, match="whole channels or layers"):
             handle.begin(model, [(x, y)], STEPS, settings=of(method), epoch_steps=3)
         return
-    handle.begin(model, [(x, y)], STEPS, settings=of(method), epoch_steps=3)
+    priced = lambda: a_second_each(handle, 80)  # noqa: E731
+    handle.begin(model, [(x, y)], STEPS, settings=of(method), epoch_steps=3, prices=priced)
     train(model, handle, x, y, range(STEPS))
     assert min(row["kept"] for row in handle.table()) >= 9
     assert handle.count() == 80

@@ -17,6 +17,7 @@ from autorep.compiler.draft import Draft
 from autorep.compiler.export import plain_module
 from autorep.compiler.fold import fold_affine
 from autorep.compiler.guard import check_precision, check_same
+from autorep.compiler.merge import merge_convolutions
 from autorep.compiler.ranges import assume, calibrate, recalled
 from autorep.compiler.trace import Problem, Traced, trace
 from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
@@ -118,15 +119,26 @@ def sketch_program(model: nn.Module, example: torch.Tensor, largest: float = 16.
 
 def _draft(model: nn.Module, example: torch.Tensor, normalize: Normalization | None) -> Draft:
     """Traced, folded, with kinds; no widths yet."""
+    draft = traced_draft(model, example)
+    if normalize is not None:
+        _insert_normalization(draft, *normalize)
+    return lowered(draft)
+
+
+def traced_draft(model: nn.Module, example: torch.Tensor) -> Draft:
+    """What the model computes, operation by operation as it was written."""
     traced = _traced(model, example)
     if traced.problems:
         lines = "\n  ".join(map(str, traced.problems))
         raise UnsupportedOpError(f"{len(traced.problems)} operation(s) cannot be compiled:\n  {lines}")
-    draft = traced.draft
-    draft.prune()
-    if normalize is not None:
-        _insert_normalization(draft, *normalize)
+    traced.draft.prune()
+    return traced.draft
+
+
+def lowered(draft: Draft) -> Draft:
+    """Folded, merged, with kinds; no widths yet."""
     fold_affine(draft)
+    merge_convolutions(draft)
     whole_numbers(draft)
     draft = assign_kinds(draft)
     for key in draft.parameters:  # copied, because weights that were not folded are still the model's own memory

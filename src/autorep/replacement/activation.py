@@ -17,6 +17,7 @@ from autorep.replacement.kept import KEPT
 
 MINIMUM_STD = 1e-3  # a dead channel's z = (Z − mean)/std stays harmless when it wakes up
 MINIMUM_CURVE = 1e-8  # smallest k2: keeps the quadratic convex and its trainable form finite
+STRAIGHT = -1e4  # row 2 of a line: its softplus is 0 in any precision
 MOMENTUM = 0.1  # of the running moments, after a plain average over the first ten batches
 
 
@@ -191,6 +192,14 @@ class MaskedActivation(nn.Module):
             terms[0] += power
         to_hermite = torch.linalg.inv(dapa.hermite_to_powers(self.degree)).to(mean.device)
         self._set_series(to_hermite @ (terms / std))
+
+    @torch.no_grad()
+    def straighten_(self) -> None:
+        """Make the polynomial a straight line for good: k2 = softplus(row 2) is exactly 0, and so is its gradient."""
+        if self.degree == 2:
+            self.coefficients[2].fill_(STRAIGHT)
+        elif self.degree > 2:
+            raise ConfigError(f"a polynomial of degree {self.degree} cannot be made a line; use degree 2")
 
     def _set_series(self, series: Tensor) -> None:
         if self.degree == 2:

@@ -25,6 +25,7 @@ from autorep.errors import ConfigError
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.functions import function
 from autorep.replacement.handle import Replacement
+from autorep.replacement.prices import Prices
 from autorep.replacement.schedule import cosine
 from autorep.replacement.selection import Context, selection
 from autorep.replacement.settings import CourseSettings
@@ -51,6 +52,7 @@ class Course:
         teacher: Callable[[Tensor], Any] | None = None,
         measure: Callable[[], float] = lambda: -1.0,
         generator: Callable[..., torch.Generator] | None = None,
+        prices: Callable[[], Prices] | None = None,
     ) -> None:
         wanted = function(settings.function)
         if (handle.settings.degree, handle.settings.polynomial) != (wanted.degree, wanted.polynomial):
@@ -74,6 +76,7 @@ class Course:
             measure=measure,
             teacher=teacher,
             generator=self.generator,
+            prices=prices,
         )
         self.selection = selection(settings)
         self.optimizers = {

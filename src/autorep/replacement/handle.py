@@ -24,6 +24,7 @@ from autorep.settings import warn
 
 if TYPE_CHECKING:
     from autorep.replacement.course import Course
+    from autorep.replacement.prices import Prices
 
 SUDDEN = 0.05  # share of all ReLUs that may be cut at once
 SETTINGS_ATTRIBUTE = "replacement_settings"  # where a replaced model keeps what `attach` needs
@@ -125,6 +126,7 @@ class Replacement:
         teacher: Callable[[Tensor], Tensor] | None = None,
         settings: CourseSettings | None = None,
         epoch_steps: int | None = None,
+        prices: Callable[[], Prices] | None = None,
     ) -> None:
         """Start the replacement: polynomials and masks from some batches, then `total_steps` steps of your loop.
 
@@ -135,13 +137,21 @@ class Replacement:
             teacher: the all-ReLU network, frozen; where given, distorted images are answered as it answers them.
             settings: everything else; the defaults are the recipe of `autorep replace`.
             epoch_steps: steps in an epoch, for methods that count in epochs; by default a twelfth of all.
+            prices: of the method `latency`: gives what activations cost (see `prices`).
         """
         from autorep.replacement.course import Course
 
         kept = list(batches)
         steps = epoch_steps or max(total_steps // 12, 1)
         self.course = Course(
-            model, self, lambda: kept, total_steps, settings or CourseSettings(), epoch_steps=steps, teacher=teacher
+            model,
+            self,
+            lambda: kept,
+            total_steps,
+            settings or CourseSettings(),
+            epoch_steps=steps,
+            teacher=teacher,
+            prices=prices,
         )
         self.course.begin_()
 

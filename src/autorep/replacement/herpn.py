@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autorep.errors import ConfigError
 from autorep.replacement import dapa
 from autorep.replacement.activation import MINIMUM_STD, MaskedActivation, wide
 
@@ -67,6 +68,9 @@ class HermiteNorm(MaskedActivation):
         self.statistics.copy_(torch.stack(rows))
         average = dapa.dapa(m, self.std, 1, self.activation, self.arguments)[0].to(m.dtype)
         self.coefficients.copy_(torch.stack([self.std, self.std * (average - F0)]))
+
+    def straighten_(self) -> None:
+        raise ConfigError("function = herpn has no straight form; use dapa2 where layers may become lines")
 
     @torch.no_grad()
     def power_coefficients(self) -> Tensor:

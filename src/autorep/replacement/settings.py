@@ -58,7 +58,8 @@ class CourseSettings:
     """How a replacement goes; the defaults are the recipe that works on any network."""
 
     method: str = "ramp"
-    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically), penalty (the paper's); of others'
+    """Which ReLUs stay: ramp (exactly so many at every step, falling cubically), penalty (the paper's), latency (what
+    so many seconds buy, see `autorep replace --latency`); of others'
     work snip, taylor, snl, senet, bcd, deepreduce, delphi, safenet, l1; all and pillar (none stay); as controls
     random, uniform."""
     penalty: PenaltySettings = field(default_factory=PenaltySettings)

@@ -30,6 +30,7 @@ from autorep.replacement.schedule import cosine
 from autorep.settings import warn
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
+from autorep.training.prices import prices
 from autorep.training.runs import load_optimizer_, optimizer_tensors
 from autorep.training.saved import load_model, save_model
 from autorep.training.settings import ReplaceSettings, TrainSettings
@@ -176,6 +177,7 @@ def _calibration_batches(trainer: Trainer, settings: ReplaceSettings) -> Iterato
 
 def _course(trainer: Trainer, settings: ReplaceSettings, handle: Replacement, teacher: Teacher) -> Course:
     """The replacement's course, told what only training knows."""
+    example = torch.zeros(2, *trainer.dataset.shape)
     return Course(
         trainer.model,
         handle,
@@ -186,6 +188,7 @@ def _course(trainer: Trainer, settings: ReplaceSettings, handle: Replacement, te
         teacher=teacher.answers,
         measure=trainer.held_out_accuracy,
         generator=lambda label, *key: generator(label, settings.seed, *key),
+        prices=lambda: prices(trainer.model, handle, example, settings.latency, settings.link),
     )
 
 

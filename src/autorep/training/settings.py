@@ -107,6 +107,11 @@ class ReplaceSettings(CourseSettings, RunSettings):
     """A replaced model of the same budget to go on from: its masks stay, and all epochs are fine-tuning."""
     budget: float = 0.1
     """ReLUs to keep: a whole number, or a share of all when below 1."""
+    latency: float = 0.0
+    """Instead of a budget: seconds of one private inference on `link`, by the cost model for one core. The method is
+    then `latency`, which chooses the ReLUs and the layers that become straight lines."""
+    link: Literal["loopback", "lan", "wan"] = "lan"
+    """Between the servers: LAN is 1 GB/s and 0.1 ms round trip, WAN 100 Mb/s and 40 ms."""
     epochs: int = 12
     """Passes over the training images in all; 0 replaces without training."""
     kinds: tuple[str, ...] = ("relu", "relu6")
@@ -140,6 +145,11 @@ class ReplaceSettings(CourseSettings, RunSettings):
         RunSettings.__post_init__(self)
         CourseSettings.__post_init__(self)
         require(self.recipe in RECIPES, "recipe", self.recipe, ", ".join(RECIPES))
+        require(self.latency >= 0, "latency", self.latency, "seconds above 0, or 0 to go by the budget")
+        if self.latency:
+            require(self.method in ("ramp", "latency"), "method", self.method, "latency, where seconds are given")
+            require(self.epochs > 0, "epochs", self.epochs, "1 or more, where seconds are given")
+            object.__setattr__(self, "method", "latency")
         require(self.epochs >= 0, "epochs", self.epochs, "0 or more")
         whole = 0 <= self.budget < 1 or self.budget == int(self.budget)
         require(self.budget >= 0 and whole, "budget", self.budget, "a whole number of ReLUs, or a share below 1")

@@ -15,6 +15,7 @@ from autorep.replacement.selection.bcd import Bcd
 from autorep.replacement.selection.deepreduce import DeepReduce
 from autorep.replacement.selection.delphi import Delphi
 from autorep.replacement.selection.l1 import L1
+from autorep.replacement.selection.latency import Latency
 from autorep.replacement.selection.penalty import Penalty
 from autorep.replacement.selection.pillar import Pillar
 from autorep.replacement.selection.ramp import Ramp
@@ -31,6 +32,7 @@ from autorep.settings import nearest
 SELECTIONS: dict[str, type[Selection[Any]]] = {
     "ramp": Ramp,
     "penalty": Penalty,
+    "latency": Latency,
     "random": Random,
     "uniform": Uniform,
     "snip": Snip,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from autorep.replacement.handle import Replacement
+    from autorep.replacement.prices import Prices
 
 
 @dataclass(eq=False)
@@ -27,6 +28,7 @@ class Context:
         batches: gives calibration batches, (images, labels) or images alone, anew at every call.
         measure: gives the held-out accuracy in percent as the network is now; -1 where there are no such images.
         teacher: the all-ReLU network, frozen, or None.
+        prices: gives what activations cost on the link that the network is for, where that is asked.
         generator: a random generator for a label (and more of a key), the same at every call.
     """
 
@@ -40,6 +42,7 @@ class Context:
     measure: Callable[[], float]
     teacher: Callable[[Tensor], Any] | None
     generator: Callable[..., torch.Generator]
+    prices: Callable[[], Prices] | None = None
 
 
 @dataclass(frozen=True)
