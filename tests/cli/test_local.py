@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from autorep import models
-from autorep.cli.compile import compile_saved
 from autorep.cli.local import program_of
 from autorep.compiler.compile import compile_program, measure_ranges
 from autorep.errors import ConfigError, RangeError
 from autorep.service.client import Client
+from autorep.training.compiled import compile_saved
 from autorep.training.saved import load_model, save_model
 
 OWN = """

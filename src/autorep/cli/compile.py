@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -89,6 +88,7 @@ class Compile:
         from autorep import models, zoo
         from autorep.program.answer import answering
         from autorep.program.files import program_hash, save, split
+        from autorep.training.compiled import compile_saved
 
         saved = _own(self.model, self.data, self.data_path) if models.is_own(self.model) else zoo.load(self.model)
         program = compile_saved(
@@ -177,35 +177,37 @@ def write_probes(program: Program, pixels: np.ndarray, path: Path) -> None:
     Probes(program_hash(program), *steady_answers(program, pixels)).save(path)
 
 
-def compile_saved(
-    saved: SavedModel,
-    pixels: np.ndarray | None = None,
-    margin: float = 4.0,
-    outliers: float = 0.0,
-    samples: Sequence[str] = (),
-) -> Program:
-    """The program of a saved model, calibrated on `pixels`; without any, by the ranges that were stored with it."""
-    from autorep.compiler.compile import compile_program
-    from autorep.mpc.two_party.names import with_owners_word
+@dataclass(frozen=True)
+class Calibrate:
+    """Measure on training images how far every layer reaches, and store it with the model.
 
-    ranges = saved.info.get("ranges") if pixels is None else None
-    if pixels is None and ranges is None:
-        raise ConfigError(
-            f"{saved.title}: no ranges are stored with this model; give images to calibrate on with --data-path"
-        )
-    images = _stand_ins(saved) if pixels is None else pixels
-    program = compile_program(
-        saved.model,
-        [images[start : start + 64] for start in range(0, len(images), 64)],
-        name=saved.title,
-        class_names=saved.info.get("classes"),
-        normalize=(saved.info["mean"], saved.info["std"]),
-        margin=margin,
-        outliers=outliers,
-        ranges=ranges,
-        info={"preprocessing": saved.preprocessing.facts(), "samples": list(samples)},
-    )
-    return with_owners_word(program)
+    The model then compiles and serves without its data set. `autorep train` and `replace` do this when they finish;
+    this command is for models made otherwise, and for ranges that an older release stored.
+    """
+
+    models: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Saved models (NAME.json, NAME.safetensors), run directories, or names from `autorep zoo`."""
+    data_path: Path | None = None
+    """Archive, folder or .npz file of the data set they were trained on; not needed for digits."""
+    images: int = 512
+    """Training images to measure on."""
+    json: str | None = None
+    """Also write the result as JSON to this file; - prints JSON only."""
+
+    def run(self) -> int:
+        from autorep import zoo
+        from autorep.training.compiled import ranges_of
+
+        rows = []
+        for name in self.models:
+            saved = zoo.load(name)
+            pixels = _pixels(saved.info["data"], self.data_path, saved.input_shape[-1], self.images, "train")
+            ranges = ranges_of(saved, pixels)
+            path = zoo.note(name, ranges=ranges)
+            rows.append({"model": name, "images": ranges["images"], "layers": len(ranges["values"]), "file": str(path)})
+        text = table([tuple(row.values()) for row in rows], ("model", "images", "layers", "stored in"), "lrrl")
+        emit({"models": rows}, text, self.json)
+        return 0
 
 
 def calibration_pixels(saved: SavedModel, data: str | None, path: Path | None, count: int) -> np.ndarray | None:
@@ -214,15 +216,6 @@ def calibration_pixels(saved: SavedModel, data: str | None, path: Path | None, c
     if path is None and name != "digits" and "ranges" in saved.info:
         return None
     return _pixels(name, path, saved.input_shape[-1], count, "train")
-
-
-def _stand_ins(saved: SavedModel) -> np.ndarray:
-    """A few harmless images, near the data set's mean, to check a program with."""
-    import numpy as np
-
-    mean, std = (np.array(saved.info[name]).reshape(-1, 1, 1) for name in ("mean", "std"))
-    noise = np.random.default_rng(0).standard_normal((4, *saved.input_shape))
-    return np.clip(mean + 0.3 * std * noise, 0, 1).astype(np.float32)
 
 
 @dataclass(frozen=True)

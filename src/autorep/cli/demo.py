@@ -64,12 +64,12 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
 
     from autorep import data, training
     from autorep.bench.layers import layer_seconds
-    from autorep.cli.compile import compile_saved
     from autorep.preprocessing import picture_address
     from autorep.program.agreement import agreement, leads, rounding_error
     from autorep.program.files import save
     from autorep.report.demo_page import write_demo_page
     from autorep.service.local import LocalDeployment
+    from autorep.training.compiled import compile_saved
 
     started, out = time.perf_counter(), settings.out
     _clear(out)

@@ -58,7 +58,8 @@ def program_of(name: str, data_path: Path | None = None) -> Program:
         if (candidate / "manifest.json").exists():
             return load(candidate)
     from autorep import zoo
-    from autorep.cli.compile import calibration_pixels, compile_saved
+    from autorep.cli.compile import calibration_pixels
+    from autorep.training.compiled import compile_saved
 
     saved = zoo.load(name)
     return compile_saved(saved, calibration_pixels(saved, None, data_path, 512))

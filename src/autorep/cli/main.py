@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "evaluate": ("autorep.cli.train", "Evaluate", "accuracy of a saved model, and how many images leave its range"),
     "check": ("autorep.cli.compile", "Check", "list every operation the compiler cannot translate"),
     "compile": ("autorep.cli.compile", "Compile", "compile a trained model to a fixed-point program and split it"),
+    "calibrate": ("autorep.cli.compile", "Calibrate", "store a model's ranges with it: it then compiles without data"),
     "compare": ("autorep.cli.compile", "Compare", "per-layer difference between float, fixed and secure"),
     "cost": ("autorep.cli.compile", "Cost", "rounds, bytes and latency before any run"),
     "keys": ("autorep.cli.keys", "", "certificates of the roles and tokens of clients"),

@@ -206,7 +206,7 @@ def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str]
     if (Path(model) / "manifest.json").exists():
         program = load_program(model)
         return program, *load_images(paths, program.input.shape, program.info)
-    from autorep.cli.compile import compile_saved
+    from autorep.training.compiled import compile_saved
     from autorep.zoo import load as load_model
 
     saved = load_model(model)

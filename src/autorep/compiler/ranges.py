@@ -60,9 +60,14 @@ class Calibration:
         """The ranges as plain values, to be kept with a model so that it compiles again without any image."""
         return {
             "images": self.images,
-            "values": {name: list(astuple(found)) for name, found in self.values.items()},
-            "activations": {name: list(astuple(found)) for name, found in self.activations.items()},
+            "values": {name: _rounded(found) for name, found in self.values.items()},
+            "activations": {name: _rounded(found) for name, found in self.activations.items()},
         }
+
+
+def _rounded(found: Range | ActivationRange) -> list[float]:
+    """Six digits: widths are chosen by powers of two."""
+    return [float(f"{value:.6g}") for value in astuple(found)]
 
 
 def recalled(draft: Draft, facts: Mapping[str, Any]) -> Calibration:

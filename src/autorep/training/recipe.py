@@ -28,6 +28,7 @@ from autorep.replacement.functions import function
 from autorep.replacement.reconstruction import fit_without_training_
 from autorep.replacement.schedule import cosine
 from autorep.settings import warn
+from autorep.training.compiled import RANGE_IMAGES
 from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
 from autorep.training.evaluate import accuracy
 from autorep.training.prices import prices
@@ -38,7 +39,6 @@ from autorep.training.shifts import pixels_of, reach_of
 from autorep.training.trainer import Trainer, prepare, set_rate_, weights_optimizer, with_prefix
 
 LOST = 1e-4  # share of its own training images that a finished network may lose
-_RANGE_IMAGES = 256  # that the ranges stored with a finished model are measured on
 _CALIBRATION_BATCH = 256
 
 
@@ -302,7 +302,7 @@ def _ranges(trainer: Trainer) -> dict[str, Any]:
     Nothing for a network that cannot be compiled as it is; `autorep check` and `compile` say why.
     """
     dataset = trainer.dataset
-    images = dataset.train.take(torch.arange(min(_RANGE_IMAGES, len(dataset.train)))).float().div(255).split(64)
+    images = dataset.train.take(torch.arange(min(RANGE_IMAGES, len(dataset.train)))).float().div(255).split(64)
     try:
         return {"ranges": measure_ranges(trainer.model, images, (dataset.mean, dataset.std))}
     except (UnsupportedOpError, TraceError, RangeError):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +20,19 @@ from autorep.preprocessing import Preprocessing
 from autorep.replacement import MaskedActivation, Replacement, attach, replace_activations_
 from autorep.training.runs import load_tensors, save_tensors
 
+if TYPE_CHECKING:
+    from autorep.program.ir import Program
+
 FORMAT = 1
 NEEDED = ("model", "num_classes", "input_shape", "data", "classes", "mean", "std")
 
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """A model as loaded, in evaluation mode.
+    """A model as loaded, in evaluation mode. Called with pictures, it answers with logits, as its `program` does.
 
     Attributes:
-        model: the network, activations replaced if they were when it was saved.
+        model: the network, activations replaced if they were when it was saved; takes normalised tensors.
         replacement: handle on them, or None for an all-ReLU baseline.
         info: model name, classes, input shape, normalisation (mean and std of pixels in [0, 1]), accuracies, …
     """
@@ -49,6 +53,26 @@ class SavedModel:
         if found is None:
             raise CheckpointError(f"{self.title}: this model's description does not say how pictures are prepared")
         return found
+
+    def __repr__(self) -> str:
+        return f"<SavedModel {self.title}>"
+
+    @cached_property
+    def program(self) -> Program:
+        """The network compiled for two servers, by the ranges that are stored with it."""
+        from autorep.training.compiled import compile_saved
+
+        return compile_saved(self)
+
+    @torch.no_grad()
+    def __call__(self, images: Any) -> Tensor:
+        """Logits for pixels (uint8 levels or floats in [0, 1], tensor or array), or for picture files."""
+        if isinstance(images, Tensor):
+            images = images.detach().cpu().numpy()
+        pixels = torch.from_numpy(self.preprocessing.batch(images))
+        mean, std = (torch.tensor(self.info[name], dtype=pixels.dtype).view(-1, 1, 1) for name in ("mean", "std"))
+        parameter = next(self.model.parameters())
+        return self.model(((pixels - mean) / std).to(parameter.device, parameter.dtype))
 
     @property
     def title(self) -> str:

@@ -45,6 +45,15 @@ def load(name: str | Path) -> SavedModel:
         return load_model(folder / f"{name}.json")
 
 
+def note(name: str | Path, **facts: Any) -> Path:
+    """Put facts into the description of a saved model, or of one of the zoo; returns the file."""
+    path = Path(str(resources.files("autorep.zoo"))) / f"{name}.json" if str(name) in names() else Path(name)
+    path = (path / "model.json" if path.is_dir() else path).with_suffix(".json")
+    info = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(info | facts, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
 class _CallableModule(ModuleType):
     """Lets autorep.zoo() list the zoo, while autorep.zoo stays the module."""
 
