@@ -11,7 +11,7 @@ import pytest
 import autorep
 
 ROOT = Path(autorep.errors.__file__).parent
-EVERYWHERE = {"errors", "private", "settings", "lazy", "preprocessing", "provenance"}
+EVERYWHERE = {"errors", "private", "settings", "lazy", "notebook", "preprocessing", "provenance"}
 TOP = {"compiler", "data", "models", "mpc", "program", "replacement", "service", "training", "zoo", "_native"}
 # package -> what its modules may import, at their head or inside a function
 ALLOWED = {

@@ -104,8 +104,23 @@ def test_impossible_budgets_are_refused_before_anything_changes(images, budget) 
         replacement.finalize_()
 
 
+def test_finalising_polynomials_that_were_never_fitted_is_refused(images) -> None:
+    model = Small()
+    replacement = replace_activations_(model, images, budget=50)
+    with pytest.raises(ConfigError, match=r"features\.2.*calibrate_"):
+        replacement.finalize_()
+    assert not replacement.frozen
+    assert replacement.count() == SMALL_TOTAL
+    assert replace_activations_(Small(), images, budget=SMALL_TOTAL).finalize_() == 0  # nothing goes through them
+    replacement.calibrate_(model, [images])
+    replacement.finalize_()
+    assert replacement.count() == 50
+
+
 def test_final_masks_cannot_be_changed(images) -> None:
-    replacement = replace_activations_(Small(), images, budget=50)
+    model = Small()
+    replacement = replace_activations_(model, images, budget=50)
+    replacement.calibrate_(model, [images])
     replacement.finalize_()
     with pytest.raises(BudgetError, match="final at 50"):
         replacement.step_exact_(40)
@@ -115,7 +130,9 @@ def test_final_masks_cannot_be_changed(images) -> None:
 
 
 def test_finalising_changes_as_few_masks_as_possible(images) -> None:
-    replacement = replace_activations_(Small(), images, budget=50)
+    model = Small()
+    replacement = replace_activations_(model, images, budget=50)
+    replacement.calibrate_(model, [images])
     replacement.start_uniform_(torch.Generator().manual_seed(0))
     replacement.step_exact_(60)
     inside = {name: site.mask.clone() for name, site in replacement.sites.items()}
@@ -173,6 +190,7 @@ def test_a_copy_is_independent_and_attachable(images) -> None:
     model = Everything().eval()
     images = torch.randn(2, 3, 8, 8)
     replacement = replace_activations_(model, images, budget=10)
+    replacement.calibrate_(model, [images])
     twin = copy.deepcopy(model)
     assert torch.equal(twin(images), model(images))
     handle = attach(twin)

@@ -83,3 +83,40 @@ def calibrate(rank: int, port: int, folder: str) -> None:
     replacement.calibrate_(model, [images[:4] if rank == 0 else images[4:]])
     torch.save(model.state_dict(), Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
+
+
+def whole_course(rank: int, port: int, folder: str) -> None:
+    """One wrapper from the first step until after finalize_."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = Small()
+    images = torch.randn(16, 1, 6, 6)[rank * 8 : rank * 8 + 8]
+    targets = torch.arange(8) % 4
+    replacement = replace_activations_(model, images, budget=50)
+    wrapped = DistributedDataParallel(model)
+    replacement.begin(wrapped, [images], total_steps=8)
+    optimizer = torch.optim.SGD(replacement.weights(), lr=0.01)
+    for step in range(10):
+        loss = F.cross_entropy(wrapped(images), targets) + (replacement.loss() if step < 8 else 0.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step < 8:
+            replacement.step()
+        if step == 7:
+            replacement.finalize_()
+    torch.save(model.state_dict(), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_one_wrapper_lasts_through_the_freeze_and_finalize(tmp_path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.spawn(whole_course, (port, str(tmp_path)), nprocs=2)
+    one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert sum(int(value.sum()) for name, value in one.items() if name.endswith("mask")) == 50
+    own = [name for name in one if "running" not in name and "moments" not in name]  # batch statistics are local
+    assert all(torch.equal(one[name], two[name]) for name in own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,12 +38,20 @@ class Check:
 
         network, example = _network(self.model, self.input_shape)
         problems = check(network, example)
-        text = f"{self.model}: every operation can be compiled"
+        text = "\n".join([f"{self.model}: every operation can be compiled", *self._pooling(network, example)])
         if problems:
             lines = [f"{p.path}: {p.operation}, {os.path.relpath(p.source)}\n    {p.advice}" for p in problems]
             text = "\n".join([*lines, f"{len(problems)} operation(s) cannot be compiled"])
         emit({"model": self.model, "problems": [asdict(problem) for problem in problems]}, text, self.json)
         return 1 if problems else 0
+
+    def _pooling(self, network: nn.Module, example: torch.Tensor) -> list[str]:
+        from autorep.cli.train import pooling_text
+        from autorep.replacement.moments import evaluating
+        from autorep.replacement.pooling import max_pools
+
+        with evaluating(network):
+            return pooling_text([asdict(call) for call in max_pools(network, (example,))])
 
 
 @dataclass(frozen=True)
@@ -290,10 +298,18 @@ class Cost:
             chosen = None if compared is None else compared.best("lan" if self.link == "all" else self.link)
         comparison = checked_comparison(self.preparation, chosen)
         counted = cost(program, self.batch, comparison, self.preparation)
-        result = {"model": self.model or str(self.program), **counted.to_json()}
+        pools = [layer for layer in counted.layers if layer.operation == "MaxPool"]
+        without = replace(counted, layers=tuple(layer for layer in counted.layers if layer not in pools))
+        result = {
+            "model": self.model or str(self.program),
+            **counted.to_json(),
+            "max_pool_comparisons": sum(layer.comparisons for layer in pools),
+            "latency_with_average_pooling": {link: without.latency(link) for link in counted.to_json()["latency"]},
+        }
         result |= {} if compared is None else compared.to_json()
         if self.link != "all":
-            result["latency"] = {self.link: result["latency"][self.link]}
+            for key in ("latency", "latency_with_average_pooling"):
+                result[key] = {self.link: result[key][self.link]}
         emit(result, _cost_text(result), self.json)
         return 0
 
@@ -404,6 +420,7 @@ def _cost_text(result: dict[str, Any]) -> str:
             f"prepared ahead: {megabytes(result['offline_bytes_party0'])} for server 0, "
             f"{megabytes(result['offline_bytes_party1'])} for server 1",
             *_preparing_text(result),
+            *_pooling_text(result),
             "",
             table(latency, ("estimate", "one query", "network", "compute"), "lrrr"),
             *_choices_text(result),
@@ -428,6 +445,20 @@ def _choices_text(result: dict[str, Any]) -> list[str]:
     head = ("comparison", "rounds", "kits", *(f"with kits, {link}" for link in links))
     counted = f"counted above: {result['comparison']}; * marks what --comparison auto takes"
     return ["", table(rows, head, "lrr" + "r" * len(links)), counted]
+
+
+def _pooling_text(result: dict[str, Any]) -> list[str]:
+    """What max pooling costs, where there is any, beside average pooling, which costs nothing."""
+    if not result["max_pool_comparisons"]:
+        return []
+    pairs = [
+        f"{name} {row['seconds']:.3f} s instead of {result['latency'][name]['seconds']:.3f} s"
+        for name, row in result["latency_with_average_pooling"].items()
+    ]
+    return [
+        f"{result['max_pool_comparisons']:,} of the comparisons are max pooling's, which no ReLU budget counts.",
+        f"With average pooling in its place: {', '.join(pairs)}",
+    ]
 
 
 def _preparing_text(result: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,7 +42,7 @@ class Count:
         result = {"model": self.model, "image_size": size, **counted}
         rows = [(site["name"], f"{site['relus']:,}") for site in counted["sites"]]
         text = table([*rows, ("all", f"{counted['total']:,}")], ("site", "relus"), "lr")
-        emit(result, text, self.json)
+        emit(result, "\n".join([text, *pooling_text(counted["max_pool"])]), self.json)
         return 0
 
 
@@ -152,6 +153,20 @@ class Evaluate:
                 table([(name, *(f"{value:.1f}" for value in tail)) for name, tail in worst], heads, "lrrrr"),
             ]
         )
+
+
+def pooling_text(calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What max pooling costs beside the ReLUs that a budget counts, and what to do about it."""
+    if not calls:
+        return []
+    rows = [(call["name"], f"{call['comparisons']:,}") for call in calls]
+    return [
+        "",
+        table(rows, ("max pooling at", "comparisons"), "lr"),
+        f"Max pooling makes {sum(call['comparisons'] for call in calls):,} comparisons that no budget counts, each as "
+        "costly as a kept ReLU.",
+        "Average pooling makes none; `autorep cost` shows the difference.",
+    ]
 
 
 def _summary(result: dict[str, Any], out: Path) -> str:

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from autorep import notebook
 from autorep.errors import RangeError
 
 Kind = Literal["wire", "sum"]
@@ -322,7 +323,7 @@ OP_TYPES: dict[str, type[Op]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """Operations in execution order (the first is the Input, the last gives the answer), and their parameters.
 
@@ -340,6 +341,25 @@ class Program:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {op.name: op for op in self.ops})
+
+    def __repr__(self) -> str:
+        return f"<Program {self._facts()}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: every operation, and where in the picture an activation keeps its ReLUs."""
+        rows = [
+            (op.name, type(op).__name__, "×".join(map(str, op.shape)), f"{op.bits} · {op.frac}", *_kept_cells(op))
+            for op in self.ops
+        ]
+        head = ("operation", "kind", "shape", "bits · fraction", "kept", "where")
+        return notebook.panel("Program", self._facts(), notebook.table(head, rows, "lllrrl"))
+
+    def _facts(self) -> str:
+        shapes = ["×".join(map(str, op.shape)) for op in (self.input, self.output)]
+        parameters = sum(value.size for value in self.parameters.values())
+        held = f"{parameters:,} parameters" if parameters else "public part, no parameters"
+        name = f"{self.info['name']}: " if self.info.get("name") else ""
+        return f"{name}{shapes[0]} to {shapes[1]}, {len(self.ops)} operations, {self.relu_count:,} ReLUs kept, {held}"
 
     def __getitem__(self, name: str) -> Op:
         return self._by_name[name]  # type: ignore[attr-defined]  # set in __post_init__ of a frozen class
@@ -383,6 +403,16 @@ class Program:
         from autorep.modes import run  # above this package: the third mode needs the engine
 
         return run(self, x, mode, **options)
+
+
+def _kept_cells(op: Op) -> tuple[str, str]:
+    """How many elements of an activation are compared, and a picture of where."""
+    if not isinstance(op, Activation):
+        return "", ""
+    flags = np.zeros(op.size)
+    flags[op.kept] = 1.0
+    where = notebook.map_picture(flags.reshape(op.shape).mean(0)) if len(op.shape) == 3 else ""
+    return f"{op.kept_count:,} of {op.size:,}", where
 
 
 def encode(values: np.ndarray | Sequence[float] | float, frac: int) -> np.ndarray:

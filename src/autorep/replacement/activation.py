@@ -230,12 +230,17 @@ class MaskedActivation(nn.Module):
         """Sorted flat positions (channel, row, column) of the kept elements, int64."""
         return self.mask.reshape(-1).nonzero().reshape(-1)
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether the polynomial was ever centred at moments of a real input; exactly 0 and 1 are how it starts."""
+        return bool((self.mean != 0).any() or (self.std != 1).any())
+
     @torch.no_grad()
-    def freeze_(self) -> None:
+    def freeze_(self, aux_has_gradients: bool = False) -> None:
         """Make the mask final: aux stops training."""
         self.soft = False
         self.frozen.fill_(1)
-        self.aux.requires_grad_(False)
+        self.aux.requires_grad_(aux_has_gradients)
 
     def extra_repr(self) -> str:
         shape = tuple(self.mask.shape)

@@ -13,19 +13,23 @@ replacement.finalize_()
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from autorep.errors import ConfigError, TraceError
+from autorep.errors import ConfigError, DataError, TraceError
 from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget
 from autorep.replacement.handle import SETTINGS_ATTRIBUTE, Replacement, ReplacementSettings
 from autorep.replacement.herpn import HermiteNorm
 from autorep.replacement.indicator import SURROGATES
+from autorep.replacement.moments import as_tensor, evaluating, images_of
+from autorep.replacement.pooling import max_pools
 from autorep.replacement.rewrite import build_forwards, install_
 from autorep.replacement.sites import KINDS, SiteMap, find_sites, separate_shared_activations_
 
@@ -37,7 +41,7 @@ Select = Callable[[str], bool] | Collection[str]
 
 def replace_activations_(
     model: nn.Module,
-    example_input: Tensor | tuple[Tensor, ...],
+    example_input: Any,
     budget: float | None = None,
     *,
     kinds: Sequence[str] = ("relu", "relu6"),
@@ -53,7 +57,8 @@ def replace_activations_(
 
     Args:
         model: any module torch.fx can follow, or one with ActivationSite modules placed by hand.
-        example_input: one batch (or a tuple of arguments); the masks belong to its image size.
+        example_input: one batch, as a tensor, an array, or what a loader gives (labels are not looked at); several
+            arguments as a tuple. The masks belong to its image size.
         budget: ReLUs to keep in the end, a count or a share below 1; may be set later.
         kinds: activations to replace, by their names in `autorep.activations`; kept elements stay what they are, but
             with "silu" SiLU sites become ReLU sites.
@@ -74,6 +79,7 @@ def replace_activations_(
         )
     if hasattr(model, SETTINGS_ATTRIBUTE):
         raise ConfigError("this model's activations are already replaced; use autorep.replacement.attach(model)")
+    example_input = _example(model, example_input)
     chooses = _as_function(select)
     trial, found = _explore(model, example_input, kinds, chooses)
     chosen = [site for site in found.sites if chooses is None or chooses(site.name)]
@@ -90,12 +96,13 @@ def replace_activations_(
             degree=degree,
             granularity=granularity,
             surrogate=surrogate,
-            device=_device(example_input),
+            device=example_input[0].device,
         )
         for site in chosen
     }
     probes = _probes(example_input)
     with torch.no_grad():
+        pooled = sum(call.comparisons for call in max_pools(trial, _copies(probes[0])))
         expected = [trial(*_copies(probe)) for probe in probes]
         forwards = build_forwards(trial, found, modules, kinds)
         install_(trial, modules, forwards)
@@ -117,30 +124,50 @@ def replace_activations_(
         surrogate=surrogate,
         floor=floor,
         polynomial=polynomial,
+        max_pool=pooled,
     )
     setattr(model, SETTINGS_ATTRIBUTE, settings)
     return Replacement(model)
 
 
-def count_relus(
-    model: nn.Module, example_input: Tensor | tuple[Tensor, ...], kinds: Sequence[str] = ("relu", "relu6")
-) -> dict[str, Any]:
-    """{"total", "sites": [{"name", "relus"}]} of a model on this input size; the model is not changed.
+def count_relus(model: nn.Module, example_input: Any, kinds: Sequence[str] = ("relu", "relu6")) -> dict[str, Any]:
+    """{"total", "sites": [{"name", "relus"}], "max_pool": [{"name", "comparisons"}]} of a model on this input size.
 
-    Of a replaced model it counts all elements of the replaced sites, kept or not.
+    Of a replaced model it counts all elements of the replaced sites, kept or not. Max pooling is in no budget, but each
+    of its comparisons costs two servers what a kept ReLU does; average pooling has none. The model is not changed.
     """
     _check_kinds(kinds)
+    example_input = _example(model, example_input)
     if hasattr(model, SETTINGS_ATTRIBUTE):
         rows = [{"name": row["name"], "relus": row["relus"]} for row in Replacement(model).table()]
     else:
         _, found = _explore(model, example_input, kinds, None)
         rows = [{"name": site.name, "relus": site.relus} for site in found.sites]
-    return {"total": sum(row["relus"] for row in rows), "sites": rows}
+    with evaluating(model):
+        pooling = [{"name": call.name, "comparisons": call.comparisons} for call in max_pools(model, example_input)]
+    return {"total": sum(row["relus"] for row in rows), "sites": rows, "max_pool": pooling}
+
+
+def _example(model: nn.Module, given: Any) -> tuple[Any, ...]:
+    """The arguments of one forward: of a loader, its first batch; of a batch, what the model's forward takes."""
+    like = next(model.parameters(), torch.empty(0))
+    if isinstance(given, Iterable) and not isinstance(given, Tensor | np.ndarray | tuple | list | Mapping | str):
+        given = next(iter(given), None)
+    parts = tuple(given) if isinstance(given, tuple | list) and given else (given,)
+    try:
+        inspect.signature(model.forward).bind(*parts)
+    except TypeError:  # (images, labels) for a forward that takes images
+        parts = parts[:1]
+    first = images_of(parts[0], like)
+    if first.dim() == 3 and any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        raise DataError(f"the example input has shape {tuple(first.shape)}; give a batch, for example image[None]")
+    rest = (part.to(like.device) if isinstance(part, Tensor) else part for part in map(as_tensor, parts[1:]))
+    return first, *rest
 
 
 def _explore(
     model: nn.Module,
-    example_input: Tensor | tuple[Tensor, ...],
+    example_input: tuple[Any, ...],
     kinds: Sequence[str],
     select: Callable[[str], bool] | None,
 ) -> tuple[nn.Module, SiteMap]:
@@ -179,13 +206,8 @@ def _as_function(select: Select | None) -> Callable[[str], bool] | None:
     return names.__contains__
 
 
-def _device(example_input: Tensor | tuple[Tensor, ...]) -> torch.device:
-    return (example_input[0] if isinstance(example_input, tuple) else example_input).device
-
-
-def _probes(example_input: Tensor | tuple[Tensor, ...]) -> tuple[tuple[Any, ...], ...]:
+def _probes(example: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     """The example, and noise of its shape: an example of zeros would hide most mistakes."""
-    example = example_input if isinstance(example_input, tuple) else (example_input,)
     generator = torch.Generator().manual_seed(0)
     noise = tuple(
         torch.randn(x.shape, generator=generator).to(x) if isinstance(x, Tensor) and x.is_floating_point() else x

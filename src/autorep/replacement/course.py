@@ -89,7 +89,7 @@ class Course:
         self._precision = torch.float32
         self._versions: list[int] = []
         self._foreign_moves = 0
-        self._hook = model.register_forward_pre_hook(self._notice)
+        self._hook = model.register_forward_pre_hook(_Listener(self))
         handle.track_range(settings.range_limit if settings.range_weight else None)
 
     def begin_(self) -> None:
@@ -143,6 +143,9 @@ class Course:
     def step(self) -> int:
         """After the task's optimiser has stepped: the replacement's own step. Returns how many masks flipped."""
         self._refuse_foreign_moves()
+        if self.handle.frozen:
+            for aux in self.handle.aux_parameters():
+                aux.grad = None  # of data-parallel training, see Replacement.freeze_
         factor = cosine(self.taken, self.total_steps, self.settings.warmup)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -200,7 +203,7 @@ class Course:
         self.handle.tracking = False
         del self.optimizers["aux"]
 
-    def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Keep the images of a training forward, and its precision, for the stress."""
         if module.training and self._stress is not None and self._stressful():
             self._images = args[0].detach()
@@ -250,6 +253,20 @@ class Course:
     def _current_versions(self) -> list[int]:
         own = [*self.handle.coefficient_parameters(), *self.handle.aux_parameters()]
         return [parameter._version for parameter in own]
+
+
+class _Listener:
+    """Tells a course of its model's forwards. A copy of the model, or its pickle, has a listener of nobody."""
+
+    def __init__(self, course: Course | None = None) -> None:
+        self._course = course
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._course is not None:
+            self._course.notice(module, args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Listener, ()
 
 
 def _adam(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:

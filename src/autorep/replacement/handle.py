@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from autorep import notebook
 from autorep.errors import BudgetError, CheckpointError, ConfigError
 from autorep.replacement import moments
 from autorep.replacement.activation import MaskedActivation
@@ -44,6 +46,7 @@ class ReplacementSettings:
     surrogate: str
     floor: int
     polynomial: str = "free"
+    max_pool: int = 0  # comparisons that max pooling makes beside the ReLUs
 
 
 def attach(model: nn.Module) -> Replacement:
@@ -71,6 +74,26 @@ class Replacement:
             assert isinstance(site, MaskedActivation)
             self.sites[name] = site
         self.total = sum(site.mask.numel() for site in self.sites.values())
+
+    def __repr__(self) -> str:
+        return f"<Replacement: {self._state()}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: every layer with the share it keeps, and where in the picture its kept ReLUs are."""
+        maps = [notebook.map_picture(site.mask.float().mean(0).cpu().numpy()) for site in self.sites.values()]
+        rows = [
+            (row["name"], "×".join(map(str, row["shape"])), f"{row['relus']:,}", f"{row['kept']:,}", share, picture)
+            for row, picture in zip(self.table(), maps)
+            for share in [notebook.bar(row["kept"] / row["relus"])]
+        ]
+        head = ("layer", "shape", "ReLUs", "kept", "share", "where")
+        return notebook.panel("Replacement", self._state(), notebook.table(head, rows, "llrrll"))
+
+    def _state(self) -> str:
+        budget = "" if self.budget is None or self.frozen else f", budget {self.budget:,}"
+        pooling = f"; max pooling makes {self.settings.max_pool:,} comparisons more" * bool(self.settings.max_pool)
+        final = ", final" * self.frozen
+        return f"{self.count():,} of {self.total:,} ReLUs kept in {len(self.sites)} layers{budget}{final}{pooling}"
 
     @property
     def settings(self) -> ReplacementSettings:
@@ -131,8 +154,9 @@ class Replacement:
         """Start the replacement: polynomials and masks from some batches, then `total_steps` steps of your loop.
 
         Args:
-            model: the network, or its data-parallel wrapper's module.
-            batches: images, or tuples that start with them, normalised as in training; some two thousand are enough.
+            model: the network, or its data-parallel wrapper (one wrapper will do until the end).
+            batches: images, or tuples that start with them, normalised as in training, as a loader gives them; some two
+                thousand are enough.
             total_steps: optimiser steps that the loop will take; masks are final after the first quarter.
             teacher: the all-ReLU network, frozen; where given, distorted images are answered as it answers them.
             settings: everything else; the defaults are the recipe of `autorep replace`.
@@ -141,7 +165,9 @@ class Replacement:
         """
         from autorep.replacement.course import Course
 
-        kept = list(batches)
+        if isinstance(model, DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        kept = list(moments.prepared(batches, model))
         steps = epoch_steps or max(total_steps // 12, 1)
         self.course = Course(
             model,
@@ -189,7 +215,7 @@ class Replacement:
         """JSON-able keyword arguments with which replace_activations_ rebuilds this on a fresh model."""
         settings = self.settings
         description = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-        names, everything = description.pop("names"), description.pop("everything")
+        names, everything, _ = (description.pop(name) for name in ("names", "everything", "max_pool"))
         return description | {"kinds": list(settings.kinds), "select": None if everything else list(names)}
 
     def aux_parameters(self) -> list[nn.Parameter]:
@@ -277,9 +303,10 @@ class Replacement:
 
         It ends the course: averaged weights become the model's own. A course that was to come down to the budget by
         itself and is far from it yet is not cut short: that is a BudgetError with the numbers. Without a course, a
-        sudden cut only warns.
+        sudden cut only warns. Polynomials that were never fitted to the network's inputs are refused.
         """
         budget = self.require_budget() if budget is None else budget
+        self._require_calibration(budget)
         if self._course is not None:
             self.refuse_sudden_cut(f"after {self._course.taken} of {self._course.total_steps} steps", budget)
             self._course.end_()
@@ -314,9 +341,19 @@ class Replacement:
             )
 
     def freeze_(self) -> None:
-        """Make the masks final; aux stops training. Wrap for data-parallel training after this, not before."""
+        """Make the masks final; aux stops training.
+
+        Among several processes aux still takes gradients, which nothing uses: a data-parallel wrapper that was made
+        before expects them. `drop_aux_gradients_` ends that; wrap the model anew afterwards.
+        """
         for site in self.sites.values():
-            site.freeze_()
+            site.freeze_(aux_has_gradients=moments.process_count() > 1)
+
+    def drop_aux_gradients_(self) -> None:
+        """Let final masks' aux take no gradients any more; a data-parallel wrapper must be made after this."""
+        for aux in self.aux_parameters():
+            aux.requires_grad_(False)
+            aux.grad = None
 
     def sensitivity_(
         self,
@@ -386,6 +423,16 @@ class Replacement:
         if self.budget is None:
             raise BudgetError(f"no budget was given; set replacement.budget to 0 … {self.total}")
         return self.budget
+
+    def _require_calibration(self, budget: int) -> None:
+        """A ConfigError where elements would go through polynomials that nothing was ever fitted to."""
+        wrong = [name for name, site in self.sites.items() if not site.calibrated]
+        if wrong and budget < self.total:
+            raise ConfigError(
+                f"finalize_ before calibration: the polynomials of {', '.join(wrong[:3])}{'…' * (len(wrong) > 3)} were "
+                "never fitted to what these layers see. Call replacement.begin(model, batches, total_steps) and train, "
+                "or replacement.calibrate_(model, batches)"
+            )
 
     def _best(self, budget: int, margin: float) -> list[Tensor]:
         masks = [site.mask for site in self.sites.values()]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from autorep.errors import DataError
 from autorep.replacement.activation import MaskedActivation
 
 Moment = Literal["rms", "mean", "size"]
-Batches = Iterable[Tensor | tuple[Any, ...] | list[Any]]
+Batches = Iterable[Any]  # what a loader gives, see `prepared`
 
 
 def all_reduce_(value: Tensor) -> Tensor:
@@ -22,6 +23,11 @@ def all_reduce_(value: Tensor) -> Tensor:
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(value)
     return value
+
+
+def process_count() -> int:
+    """Processes of a torch.distributed run; 1 outside of one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def process_rank() -> int:
@@ -49,8 +55,8 @@ def exact_moments(
     with evaluating(model):
         handles = [site.register_forward_pre_hook(follow(name, site)) for name, site in sites.items()]
         try:
-            for batch in batches:
-                model(inputs_of(batch)[0])
+            for images, *_ in prepared(batches, model):
+                model(images)
         finally:
             for handle in handles:
                 handle.remove()
@@ -87,8 +93,7 @@ def sensitivity(
     with evaluating(model), torch.enable_grad():
         handles = [site.register_forward_hook(follow(name)) for name, site in sites.items()]
         try:
-            for batch in batches:
-                x, rest = inputs_of(batch)
+            for x, *rest in prepared(batches, model):
                 # A leaf that requires grad, so that networks with frozen weights work too.
                 loss = loss_fn(model(x.detach().clone().requires_grad_()), *rest)
                 names = list(seen)
@@ -126,6 +131,46 @@ def inputs_of(batch: Tensor | tuple[Any, ...] | list[Any]) -> tuple[Tensor, tupl
     if isinstance(batch, Tensor):
         return batch, ()
     return batch[0], tuple(batch[1:])
+
+
+def prepared(batches: Batches, model: nn.Module) -> Iterator[tuple[Any, ...]]:
+    """Batches as a loader gives them, as (images, …) on the model's device and in its precision.
+
+    A batch is images, or a sequence that starts with them; tensors or numpy arrays. One array alone is one batch.
+    """
+    if isinstance(batches, Tensor | np.ndarray):
+        batches = [batches]
+    like = next(model.parameters(), torch.empty(0))
+    for batch in batches:
+        parts = tuple(batch) if isinstance(batch, tuple | list) and batch else (batch,)
+        moved = (part.to(like.device) if isinstance(part, Tensor) else part for part in map(as_tensor, parts[1:]))
+        yield images_of(parts[0], like), *moved
+
+
+def as_tensor(value: Any) -> Any:
+    """A numpy array as a tensor; everything else as it is."""
+    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+
+def images_of(value: Any, like: Tensor) -> Tensor:
+    """Images on the device and in the precision of a model's weights; what cannot be images is refused by name."""
+    value = as_tensor(value)
+    if isinstance(value, Mapping):
+        raise DataError(
+            f"a batch is a dictionary with {', '.join(map(repr, value))}; give the images alone, for example "
+            f"(batch[{next(iter(value), 'images')!r}] for batch in loader)"
+        )
+    if not isinstance(value, Tensor):
+        raise DataError(
+            f"a batch is of type {type(value).__name__}; give image tensors or arrays (N, channels, rows, columns), or "
+            "(images, labels) as a data loader does"
+        )
+    if not value.is_floating_point():
+        raise DataError(
+            f"images are {str(value.dtype).removeprefix('torch.')}; give floating-point numbers, scaled and normalised "
+            "as in training"
+        )
+    return value.to(like.device, like.dtype if like.is_floating_point() else None)
 
 
 @torch.no_grad()

@@ -2,14 +2,18 @@
 
 Only modules that call a functional activation, or one activation module several times, get a new forward: a subclass
 of their own class, generated from their torch.fx graph with the calls exchanged. The module tree, its parameter names
-and hooks stay as they are, so deepcopy, state_dict and strict loading work as before.
+and hooks stay as they are, so deepcopy, torch.save, state_dict and strict loading work as before.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, SupportsIndex
 
 from torch import Tensor, fx, nn
 
@@ -17,15 +21,38 @@ from autorep.errors import TraceError
 from autorep.replacement.kept import KEPT
 from autorep.replacement.sites import CallSite, SiteMap, SiteTracer, is_activation_call, trace_errors
 
-Forward = Callable[..., Any]
+
+@dataclass(frozen=True)
+class _Code:
+    """A forward as torch.fx writes it down: source text, and what the names in it mean (modules by their own name)."""
+
+    source: str
+    names: Mapping[str, Any]
+    modules: Mapping[str, str]
+
+    @classmethod
+    def of(cls, graph: fx.Graph) -> _Code:
+        code = graph.python_code("self")
+        modules = {name: value.__name__ for name, value in code.globals.items() if isinstance(value, ModuleType)}
+        names = {name: value for name, value in code.globals.items() if name not in modules}
+        return cls(code.src, names, modules)
+
+    def function(self) -> Callable[..., Any]:
+        """The forward itself."""
+        scope: dict[str, Any] = {name: importlib.import_module(module) for name, module in self.modules.items()}
+        scope |= self.names
+        file = f"<forward {hashlib.sha256(self.source.encode()).hexdigest()[:12]}>"
+        linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)  # for tracebacks
+        exec(compile(self.source, file, "exec", dont_inherit=True), scope)
+        return scope["forward"]
 
 
 @dataclass(frozen=True)
 class OwnerForward:
     """New forward of one owner in evaluation and in training, and tensors that it needs as attributes."""
 
-    evaluating: Forward
-    training: Forward
+    evaluating: _Code
+    training: _Code
     constants: Mapping[str, Tensor]
 
 
@@ -49,9 +76,7 @@ def build_forwards(
         for site in sites:
             if site.name in chosen:
                 set_submodule(model, site.name, chosen[site.name])
-        sources = [graph.python_code("self").src for graph in graphs.values()]
-        evaluating = type(fx.GraphModule(module, graphs[False])).forward
-        training = evaluating if sources[0] == sources[1] else type(fx.GraphModule(module, graphs[True])).forward
+        evaluating, training = (_Code.of(graph) for graph in graphs.values())
         forwards[owner] = OwnerForward(evaluating, training, constants)
     return forwards
 
@@ -75,22 +100,35 @@ def set_submodule(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def _with_forward(cls: type[nn.Module], forward: OwnerForward) -> type[nn.Module]:
-    """A subclass of `cls` that differs in forward only."""
-    evaluating, training = forward.evaluating, forward.training
-    if training is evaluating:
-        chosen = evaluating
-    else:
+    """A subclass of `cls` that differs in forward only, and is pickled as `cls` and the code of that forward."""
+    evaluating = chosen = forward.evaluating.function()
+    if forward.training.source != forward.evaluating.source:
+        training = forward.training.function()
 
         def chosen(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return (training if self.training else evaluating)(self, *args, **kwargs)
 
+    def reduced(self: nn.Module, protocol: SupportsIndex) -> Any:
+        found: tuple[Any, ...] = cls.__reduce_ex__(self, protocol)  # type: ignore[assignment]  # a name it may be too
+        function, arguments, *state = found
+        if arguments != (type(self),):
+            return function, arguments, *state  # the class pickles itself in a way of its own
+        return _remade, (cls, forward.evaluating, forward.training), *state
+
     namespace = {
         "forward": chosen,
+        "__reduce_ex__": reduced,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
     }
     return type(cls.__name__, (cls,), namespace)
+
+
+def _remade(cls: type[nn.Module], evaluating: _Code, training: _Code) -> nn.Module:
+    """An empty instance of a class with a new forward; its state follows, constants included."""
+    new = _with_forward(cls, OwnerForward(evaluating, training, {}))
+    return new.__new__(new)
 
 
 def _owner_graph(model: nn.Module, owner: str, found: SiteMap, training: bool) -> fx.Graph:

@@ -129,7 +129,8 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
         trainer.sums.flips += course.step()
         if moving and handle.frozen:
             trainer.run.record(event="stages", step=step + 1, frozen=trainer.held_out_accuracy())
-            trainer.wrapped = trainer.processes.wrap(trainer.model)  # gradients of aux are no longer exchanged
+            handle.drop_aux_gradients_()  # and exchange them no longer
+            trainer.wrapped = trainer.processes.wrap(trainer.model)
     _settle_(trainer, course)
     course.end_()
     trainer.take_best_()
