@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -14,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.notebooks import execute
+
 ROOT = Path(__file__).parent.parent.parent
 OWN_MODEL = (ROOT / "docs" / "tutorials" / "own-model.md").read_text(encoding="utf-8")
+NOTEBOOK = ROOT / "docs" / "tutorials" / "own-model.ipynb"
 OWN_LOOP = (ROOT / "docs" / "tutorials" / "own-loop.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -43,6 +47,39 @@ def test_own_loop_runs_as_printed(tmp_path: Path) -> None:
     assert float(found[1]) > 90
     assert int(found[2]) == 410
     assert (tmp_path / "digits-program" / "manifest.json").exists()
+
+
+def test_the_notebook_shows_what_it_computed() -> None:
+    """Every cell has its outputs, written by one run from top to bottom, and draws the tutorial's own network."""
+    document = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (document["nbformat"], len({cell["id"] for cell in document["cells"]})) == (4, len(document["cells"]))
+    code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    shown = json.dumps([cell["outputs"] for cell in code])
+    for expected in (
+        "Replacement",
+        "Program",
+        "data:image/png;base64",
+        "every operation can be compiled",
+        "triangle, ",
+    ):
+        assert expected in shown
+    assert blocks(OWN_MODEL, "python")[0] in "".join("".join(cell["source"]) + "\n" for cell in code)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    ran = execute(json.loads(NOTEBOOK.read_text(encoding="utf-8")), tmp_path)
+    printed = "".join(
+        "".join(output.get("text", []))
+        for cell in ran["cells"]
+        for output in cell.get("outputs", [])
+        if "ReLUs" in "".join(output.get("text", []))
+    )
+    before, after = (float(value) for value in re.findall(r"^([\d.]+) %", printed, re.M))
+    assert before > 70
+    assert after > before - 5
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ def test_a_course_that_was_left_early_is_not_cut_down_at_once():
 def test_without_a_course_a_sudden_cut_warns_with_the_numbers(capsys):
     model, x, _ = network()
     replacement = replace_activations_(model, x[:1], budget=20)
+    replacement.calibrate_(model, x)
     replacement.finalize_()
     assert "replaces 196 of 216 ReLUs at once to keep 20" in capsys.readouterr().err
     assert replacement.count() == 20

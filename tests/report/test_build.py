@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autorep.errors import DataError
 from autorep.report.build import build
+from autorep.report.collect import collect
+from autorep.report.cost_sections import breakdown_sections
+from autorep.report.headlines import headlines
+from autorep.report.network_figures import relu_maps
 from tests.report.samples import inference, write_everything, write_record, write_run
+
+ZOO = {
+    "images": 500, "relus": 9, "same_as_fixed": 499, "ties": 1,
+    "accuracy": {"float": 90.0, "fixed": 90.0, "private": 90.0},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +113,62 @@ def test_nothing_to_read_is_an_error_that_names_the_place(tmp_path: Path) -> Non
         build([tmp_path / "empty"], tmp_path / "report.html")
     with pytest.raises(DataError, match="absent"):
         build([tmp_path / "absent"], tmp_path / "report.html")
+
+
+def test_headline_cards_say_what_the_sections_say(tmp_path: Path) -> None:
+    write_run(tmp_path, "good", 92.0)
+    write_run(tmp_path, "bad", 70.0)
+    write_record(tmp_path, "pi", {"rows": [inference(12_900, 0.0552), inference(6_000, 0.04)]})
+    rows = [{"system": "AutoReP, with dealer", "variant": "v", "relus": n, "ratio": n / 1000} for n in (0, 8000, 9000)]
+    write_record(tmp_path, "peers", {"rows": rows})
+    write_record(tmp_path, "zoo", {"models": {"a": ZOO, "b": ZOO}})
+    cards = {value: what for what, value in headlines(collect([tmp_path]))}
+    assert list(cards) == ["92.00 %", "55.2 ms", "34", "8.0×", "998"]
+    assert "all: 92.60 %" in cards["92.00 %"]
+    assert "12.9K" in cards["55.2 ms"]
+    assert "of 1,000 private answers of 2 models" in cards["998"]
+    assert headlines(collect([write_run(tmp_path / "alone", "bad", 70.0)])) == []
+
+
+def test_bars_are_as_long_as_the_table_says(tmp_path: Path) -> None:
+    """Parts are medians of their own: 125 ms together where the whole took 123.1."""
+    parts = {"Conv": 0.05, "Activation": 0.055, "exchanges": 0.02}
+    write_record(tmp_path, "pi", {"rows": [inference(12_900, 0.1231, operations=parts), inference(50_000, 0.2)]})
+    (section,) = breakdown_sections(collect([tmp_path]))
+    assert section.figure is not None
+    (axes,) = section.figure.axes
+    assert [text.get_text() for text in axes.texts][:2] == ["123.1 ms", "200.0 ms"]
+    assert section.table is not None
+    assert [row[2] for row in section.table.rows] == ["0.123 s", "0.200 s"]
+
+
+def test_fewer_relus_that_took_longer_are_explained(tmp_path: Path) -> None:
+    slow = {"Conv": 0.1, "Activation": 0.1, "exchanges": 0.5}
+    write_record(tmp_path, "one", {"rows": [inference(50_000, 0.7, operations=slow), inference(500_000, 0.4)]})
+    (section,) = breakdown_sections(collect([tmp_path]))
+    assert "50K ReLUs took longer than 500K: the difference is in exchanges (500 against 80 ms)" in section.text
+    write_record(tmp_path, "one", {"rows": [inference(50_000, 0.3), inference(500_000, 0.4)]})
+    (section,) = breakdown_sections(collect([tmp_path]))
+    assert "longer" not in section.text
+
+
+def test_held_out_above_test_is_explained(tmp_path: Path) -> None:
+    log = write_run(tmp_path, "run", 90.0) / "log.jsonl"
+    build([tmp_path], tmp_path / "plain.html")
+    assert "had been trained on those images" not in (tmp_path / "plain.html").read_text()
+    log.write_text(log.read_text().replace('"event": "result"', '"event": "result", "held_out_accuracy": 93.0'))
+    build([tmp_path / "run"], tmp_path / "noted.html")
+    assert "had been trained on those images" in (tmp_path / "noted.html").read_text()
+
+
+def test_every_finished_model_is_drawn_on_a_scale_that_ends_at_its_largest_share(tmp_path: Path) -> None:
+    for number in range(5):
+        write_run(tmp_path, f"run-{number}", 90.0, seed=number)
+    sections = build([tmp_path], tmp_path / "report.html")["sections"]
+    assert [f"maps-run-{number}" for number in range(5)] == [name for name in sections if name.startswith("maps-")]
+    masks = {"a": np.zeros((4, 6, 6), bool), "b": np.zeros((4, 6, 6), bool)}
+    masks["a"][:3, 2, 2] = True
+    figure = relu_maps(masks)
+    scale = figure.axes[0].images[0].norm
+    assert (scale.vmin, scale.vmax) == (0, 75)
+    assert scale(75.0) == 1

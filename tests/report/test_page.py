@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from autorep.report.page import Page, Section
-from autorep.report.style import new_figure, to_svg, unique_ids
+from autorep.report.style import log_ticks, new_figure, to_svg, unique_ids
 from autorep.report.table import Table, thousands
 
 
@@ -40,3 +45,31 @@ def test_counts_are_written_as_papers_write_them() -> None:
         "492K",
         "1.36M",
     ]
+
+
+@given(st.floats(1.0, 1e7), st.floats(1.5, 1e6))
+def test_logarithmic_axes_have_ticks_one_can_read(low: float, ratio: float) -> None:
+    ticks = log_ticks(low, low * ratio)
+    assert ticks == sorted(ticks)
+    assert all(low <= tick <= low * ratio for tick in ticks)
+    assert len(ticks) <= 8
+    assert len(ticks) >= (3 if ratio > 2 else 1)
+    assert all(float(f"{tick:.2g}") == float(f"{tick:.12g}") for tick in ticks), "round numbers"
+    assert not math.isnan(sum(ticks))
+
+
+def test_contents_gather_titles_of_one_kind() -> None:
+    titles = ["Latency: one", "Latency: two", "Growth", "Maps: a<b"]
+    text = Page("t", "l", sections=[Section(f"s{n}", title, "") for n, title in enumerate(titles)]).render()
+    contents = text[text.index("<nav") : text.index("</nav>")]
+    assert contents.count("<li>") == 3
+    assert '<li>Latency: <a href="#s0">one</a>, <a href="#s1">two</a></li>' in contents
+    assert '<li><a href="#s2">Growth</a></li>' in contents
+    assert "a&lt;b" in contents
+
+
+def test_tables_scroll_on_a_phone() -> None:
+    text = Page("t", "l", sections=[Section("s", "t", "", table=Table(("a",), [("b",)]))]).render()
+    assert '<div class="wide"><table>' in text
+    narrow = text[text.index("@media (max-width: 480px)") :]
+    assert ".wide table { width: max-content" in narrow

@@ -14,14 +14,16 @@ from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
 
+from .chromium import Chromium, find_chromium
 
-def small_program(seed: int = 0) -> Program:
+
+def small_program(seed: int = 0, name: str = "small") -> Program:
     """An 8×8 image to ten classes: one convolution, 64 ReLUs, one linear layer."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10)).eval()
     images = torch.rand(64, 1, 8, 8)
     names = [f"digit {i}" for i in range(10)]
-    return compile_program(model, images, name="small", class_names=names)
+    return compile_program(model, images, name=name, class_names=names)
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +47,12 @@ def deployment(program: Program) -> Iterator[LocalDeployment]:
 def client(deployment: LocalDeployment) -> Iterator[Client]:
     with deployment.client() as connected:
         yield connected
+
+
+@pytest.fixture
+def browser() -> Iterator[Chromium]:
+    binary = find_chromium()
+    if binary is None:
+        pytest.skip("no Chromium or Chrome is installed")
+    with Chromium(binary, 1100, 1000) as running:
+        yield running

@@ -44,7 +44,7 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Two servers without a dealer, with tokens and a rate; two programs, six prepared inferences of each."""
     folder = tmp_path_factory.mktemp("prepared")
     split(program, folder / "bundle")
-    split(small_program(seed=5), folder / "second")
+    split(small_program(5, "another one"), folder / "second")
     assert main(["keys", "--out", str(folder / "keys"), "--clients", "alice", "bob", "carol"]) == 0
     for bundle in ("bundle", "second"):
         arguments = ["prepare", "--bundle", str(folder / bundle), "--out", str(folder / "material"), "--count", "6"]
@@ -176,8 +176,28 @@ def test_two_programs_are_served_side_by_side(prepared: tuple[Path, list[str]]) 
     with Client([first, second], **options, program=program_hash(other)[:12]) as client:
         expected = small_program(seed=5).run(image, "fixed")
         assert np.abs(client.logits(image) - expected).max() < 1e-3
-    with Client([first, second], **options) as client, pytest.raises(HandshakeError, match="cannot choose a program"):
+    named = r"which program\?.*'another one' \(\w{8}…\).*'small' \(\w{8}…\)|'small' .*'another one' .*--program"
+    for wanted in (None, "third"):
+        with (
+            Client([first, second], **options, program=wanted) as client,
+            pytest.raises(HandshakeError, match=named),
+        ):
+            client.predict(image)
+    for wanted in ("another one", "Another"):
+        with Client([first, second], **options, program=wanted) as client:
+            assert client.description.program == program_hash(other)
+
+
+def test_a_missing_or_unknown_token_says_what_to_give(prepared: tuple[Path, list[str]]) -> None:
+    folder, (first, second, _) = prepared
+    options = {"ca": folder / "keys" / "client" / "ca.pem", "program": "small"}
+    image = np.zeros((1, 1, 8, 8))
+    with Client([first, second], **options) as client, pytest.raises(ProtocolError, match="--token-file FILE"):
         client.predict(image)
+    with Client([first, second], **options, token="0" * 43) as client, pytest.raises(ProtocolError) as refused:
+        client.predict(image)
+    assert "does not know the token" in str(refused.value)
+    assert "0" * 43 not in str(refused.value)
 
 
 def test_one_client_cannot_fill_the_queue(prepared: tuple[Path, list[str]]) -> None:

@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,19 +23,11 @@ from autorep.service.local import LocalDeployment
 
 from .chromium import Chromium, find_chromium
 
-BINARY = find_chromium()
-needs_browser = pytest.mark.skipif(BINARY is None, reason="no Chromium or Chrome is installed")
+needs_browser = pytest.mark.skipif(find_chromium() is None, reason="no Chromium or Chrome is installed")
 GREY = (
     "Array.from(document.getElementById('{}').getContext('2d').getImageData(0, 0, 8, 8).data)"
     ".filter((_, i) => i % 4 == 0)"
 )
-
-
-@pytest.fixture
-def browser() -> Iterator[Chromium]:
-    assert BINARY is not None
-    with Chromium(BINARY, 1100, 1000) as running:
-        yield running
 
 
 def keep_screenshot(browser: Chromium, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from autorep.cli.output import emit, megabytes, table
-from autorep.errors import ConfigError
+from autorep.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -338,12 +338,23 @@ def _network(name: str, input_shape: tuple[int, ...]) -> tuple[nn.Module, torch.
     return saved.model, torch.zeros(1, *(input_shape or saved.input_shape))
 
 
-def _load_program(directory: Path) -> Program:
-    """The owner's copy, from its own directory or the one around it."""
+def stored_program(name: str | Path) -> Program | None:
+    """The owner's copy in a directory of `autorep compile` or its program/ part; None where the name is no such."""
     from autorep.program.files import load
 
-    inside = directory / "program"
-    return load(inside if inside.is_dir() else directory)
+    for folder in (Path(name), Path(name) / "program"):
+        if (folder / "manifest.json").exists():
+            return load(folder)
+    return None
+
+
+def _load_program(directory: Path) -> Program:
+    found = stored_program(directory)
+    if found is None:
+        raise CheckpointError(
+            f"{directory}: no program here; `autorep compile` writes one (OUT/program stays with the model's owner)"
+        )
+    return found
 
 
 def _pixels(data: str, path: Path | None, size: int, count: int, part: Literal["train", "test"]) -> np.ndarray:

@@ -51,14 +51,11 @@ class ServeLocal:
 
 def program_of(name: str, data_path: Path | None = None) -> Program:
     """The program that a directory holds, or that a saved model compiles to."""
-    from autorep.program.files import load
+    from autorep.cli.compile import calibration_pixels, stored_program
 
-    folder = Path(name)
-    for candidate in (folder, folder / "program"):
-        if (candidate / "manifest.json").exists():
-            return load(candidate)
+    if (program := stored_program(name)) is not None:
+        return program
     from autorep import zoo
-    from autorep.cli.compile import calibration_pixels
     from autorep.training.compiled import compile_saved
 
     saved = zoo.load(name)

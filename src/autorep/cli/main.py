@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -60,9 +62,31 @@ def dispatch(title: str, commands: dict[str, tuple[str, str, str]], prog: str, a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: 0 on success, 1 when a check failed, 2 on a clear error, 130 when interrupted."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in ("--version", "-V"):
+    """Entry point: 0 on success, 1 when a check failed, 2 on a clear error, 130 when interrupted.
+
+    141 when whoever read the output went away, as after `| head`.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise  # it was another pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, silently
+        return 141
+
+
+def _nobody_reads() -> bool:
+    """Whether the other end of standard output was closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in ("--version", "-V", "version"):
         from autorep import __version__
 
         print(f"autorep {__version__}")

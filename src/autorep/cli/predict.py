@@ -12,11 +12,11 @@ import tyro
 
 from autorep.cli.output import emit, table
 from autorep.errors import ConfigError, DataError, ProtocolError
-from autorep.preprocessing import Preprocessing, checked_numbers, checked_pixels, picture_files
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from autorep.preprocessing import Preprocessing
     from autorep.program.ir import Program
     from autorep.service.answers import Prediction
     from autorep.service.client import Client
@@ -42,7 +42,7 @@ class Predict:
     token_file: Path | None = None
     """File with this client's token (client/NAME.token of `autorep keys`)."""
     program: str | None = None
-    """Hash, or its beginning, of the program to use when the servers run several."""
+    """Name, part of the name, or beginning of the hash of the program to use when the servers run several."""
     top: int = 3
     """Classes to show for each image."""
     concurrency: int = 4
@@ -159,6 +159,8 @@ def load_images(
     """
     import numpy as np
 
+    from autorep.preprocessing import Preprocessing, picture_files
+
     names: list[str] = []
     parts: list[np.ndarray] = []
     files = picture_files(paths)
@@ -175,6 +177,8 @@ def load_images(
 
 
 def _read(path: Path, shape: Sequence[int], stated: Preprocessing | None) -> np.ndarray:
+    from autorep.preprocessing import Preprocessing, checked_numbers, checked_pixels
+
     if path.suffix != ".npy":
         channels, height, width = shape if len(shape) == 3 else (0, 0, 0)
         return (stated or Preprocessing((channels, height, width))).batch(path)
@@ -201,10 +205,9 @@ def _read_array(path: Path) -> np.ndarray:
 
 def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
     """The program to run here, and the images to run it on."""
-    from autorep.program.files import load as load_program
+    from autorep.cli.compile import stored_program
 
-    if (Path(model) / "manifest.json").exists():
-        program = load_program(model)
+    if (program := stored_program(model)) is not None:
         return program, *load_images(paths, program.input.shape, program.info)
     from autorep.training.compiled import compile_saved
     from autorep.zoo import load as load_model

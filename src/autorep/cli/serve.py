@@ -185,7 +185,10 @@ class Dealer:
 
 @dataclass(frozen=True)
 class Serve:
-    """Run one of the two inference servers."""
+    """Run one of the two inference servers; or all roles on this machine: `autorep serve --local NAME`.
+
+    `autorep serve --local NAME --help` explains that one.
+    """
 
     party: Literal[0, 1]
     """Which of the two this is. Party 0 waits for its peer, party 1 connects to it; the order of starting is free."""

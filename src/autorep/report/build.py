@@ -15,11 +15,12 @@ from autorep.errors import DataError
 from autorep.report.collect import Sources, TrainingRun, collect, differing, origin
 from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections
 from autorep.report.frontier_figures import Series, frontier, grouped_bars
+from autorep.report.headlines import headlines
 from autorep.report.network_figures import relu_maps, relus_by_layer, training_curves
 from autorep.report.page import Page, Section
 from autorep.report.published import PUBLISHED
 from autorep.report.table import Table
-from autorep.report.tables import is_plain
+from autorep.report.tables import is_plain, zoo
 
 ABLATIONS = {
     "function": ("Function", "What replaced activations become, everything else equal."),
@@ -27,7 +28,6 @@ ABLATIONS = {
     "hysteresis": ("Hysteresis", "Half-width of the band in which a mask does not flip, everything else equal."),
     "recipe": ("Recipe", "The default recipe against the paper's own, at equal epochs and budget."),
 }
-MOST_DETAILED = 3  # finished runs whose layers are drawn
 
 
 def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -39,6 +39,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
         _published_sections,
         breakdown_sections,
         peers_sections,
+        _zoo_sections,
         _layer_sections,
         _ablation_sections,
         _training_sections,
@@ -53,6 +54,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
             f"From {sum(run.logged for run in sources.runs)} training runs and {len(sources.records)} recorded "
             "benchmarks. Hollow markers and dashed outlines are quoted from publications; everything else was measured."
         ),
+        facts=headlines(sources),
         sections=sections,
         footer=f"Measured on {origin(sources.records) or 'this machine'}. No outside resource is loaded by this page.",
     )
@@ -174,18 +176,33 @@ def _latency_frontier_sections(sources: Sources) -> list[Section]:
     ]
 
 
+def _zoo_sections(sources: Sources) -> list[Section]:
+    """Every finished model on the same real images in three ways."""
+    return [
+        Section(
+            "zoo",
+            "Models of the zoo: float, fixed point, private",
+            "The same test images three ways. A private answer may differ from fixed point only where the two best "
+            "classes are nearer than the rounding error; such images are counted as ties.",
+            table=zoo(record.result),
+        )
+        for record in sources.records
+        if record.name == "zoo"
+    ]
+
+
 def _layer_sections(sources: Sources) -> list[Section]:
-    """Where the ReLUs remain, in the finished models with the most detail."""
+    """Where the ReLUs remain, in every finished model."""
     sections = []
-    for run in [run for run in sources.runs if run.layers][:MOST_DETAILED]:
+    for run in [run for run in sources.runs if run.layers]:
         layers = [(row["name"], int(row["kept"]), int(row["relus"])) for row in run.layers]
         kept, total = sum(row[1] for row in layers), sum(row[2] for row in layers)
         title = f"{models.title(run.settings.get('model', run.name))}, {kept:,} of {total:,} ReLUs"
         sections.append(
             Section(
                 f"layers-{run.name}",
-                f"Where the ReLUs remain: {title}",
-                f"{run.name}: kept and replaced ReLUs of every layer, in the order of execution.",
+                f"Where the ReLUs remain: {run.name}",
+                f"{title}: kept and replaced ReLUs of every layer, in the order of execution.",
                 relus_by_layer(layers),
                 "; ".join(f"{name}: {count} of {whole}" for name, count, whole in layers),
                 Table(("layer", "kept", "all"), layers, "lrr"),
@@ -196,8 +213,9 @@ def _layer_sections(sources: Sources) -> list[Section]:
             sections.append(
                 Section(
                     f"maps-{run.name}",
-                    f"The same as maps: {title}",
-                    "Rows and columns as in the image; bright places keep their ReLU in more channels.",
+                    f"The same as maps: {run.name}",
+                    f"{title}. Rows and columns as in the image; bright places keep their ReLU in more channels. The "
+                    "scale ends at the largest share and spreads small ones.",
                     relu_maps(masks),
                     "Heat maps of the share of channels that keep their ReLU, one per layer.",
                 )
@@ -258,12 +276,24 @@ def _training_sections(sources: Sources) -> list[Section]:
             Section(
                 f"training-{model}-{name}",
                 f"Training: {models.title(model)} on {data.title(name)}",
-                "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch.",
+                "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch."
+                + _held_out_note(runs),
                 training_curves(lines),
                 "Line plots by epoch of ReLU count, held-out accuracy and mask flips.",
             )
         )
     return sections
+
+
+def _held_out_note(runs: Sequence[TrainingRun]) -> str:
+    """Why held-out accuracy may lie above the test's, where it does."""
+    higher = [run for run in runs if run.result.get("held_out_accuracy", 0) > run.result.get("test_accuracy", 100) + 1]
+    if not higher:
+        return ""
+    return (
+        " Held-out accuracy lies above the test accuracy because the all-ReLU network that a run starts from had been "
+        "trained on those images too: it ranks the epochs of a run and does not predict the test figure."
+    )
 
 
 def _run_label(run: TrainingRun, keys: list[str]) -> str:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from autorep.errors import CheckpointError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Settings that do not make two runs different experiments.
 _INCIDENTAL = {"out", "resume", "data_path", "weights", "threads", "checkpoint_every", "tensorboard", "plots", "device"}
@@ -42,6 +43,7 @@ class TrainingRun:
 
     def masks(self) -> dict[str, np.ndarray]:
         """Layer -> boolean array (channels, rows, columns) of the kept ReLUs; empty without a finished model."""
+        import numpy as np
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
@@ -154,7 +156,7 @@ def origin(records: Iterable[Record]) -> str:
     machines: dict[str, None] = {}
     commits: dict[str, None] = {}
     dates = set()
-    for known in (record.provenance for record in records if "machine" in record.provenance):
+    for known in (record.provenance for record in records if {"machine", "commit", "date"} <= record.provenance.keys()):
         machine = known["machine"]
         simd = f", {machine['simd']}" if "simd" in machine else ""
         machines[f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}{simd}"] = None

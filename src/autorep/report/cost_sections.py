@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from autorep.report.collect import Sources
@@ -42,7 +43,7 @@ def breakdown_sections(sources: Sources) -> list[Section]:
                 f"breakdown-{network.replace('_', '-')}-{size}",
                 f"Where the time goes: {inference_title(ordered[0])}",
                 "Online latency of one image between two processes over TLS on loopback, one core each, split by what "
-                f"a party does.{note}",
+                f"a party does.{note}{_inversion(ordered)}",
                 latency_stack(bars, quoted),
                 "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars),
                 inferences(ordered),
@@ -52,12 +53,33 @@ def breakdown_sections(sources: Sources) -> list[Section]:
 
 
 def _parts(row: dict[str, Any]) -> dict[str, float]:
-    """Seconds by part, and what the client's round trip adds, so that the bar's length is the latency."""
+    """Seconds by part, and what the client's round trip adds, so that the bar's length is the latency.
+
+    Parts are medians of their own and may add up to a little more than the median of the whole; they are then scaled.
+    """
     parts = {"linear layers": 0.0, "activations": 0.0, "exchanges": 0.0, "everything else": 0.0}
     for name, seconds in row["operations"].items():
         parts[PARTS.get(name, "everything else")] += seconds
-    parts["everything else"] += max(0.0, row["online_seconds"] - sum(parts.values()))
+    whole, known = row["online_seconds"], sum(parts.values())
+    if known > whole:
+        return {name: seconds * whole / known for name, seconds in parts.items()}
+    parts["everything else"] += whole - known
     return parts
+
+
+def _inversion(ordered: Sequence[dict[str, Any]]) -> str:
+    """What differs where fewer ReLUs took longer, which nobody would expect."""
+    for few, more in zip(ordered, ordered[1:]):
+        if few["online_seconds"] > 1.05 * more["online_seconds"]:
+            one, other = _parts(few), _parts(more)
+            part = max(one, key=lambda name: one[name] - other[name])
+            sent = [row["online_bytes_per_party"] / 1e6 for row in (few, more)]
+            return (
+                f" {thousands(few['relus'])} ReLUs took longer than {thousands(more['relus'])}: the difference is in "
+                f"{part} ({1000 * one[part]:.0f} against {1000 * other[part]:.0f} ms), where {sent[0]:.0f} and "
+                f"{sent[1]:.0f} MB were sent. Each was recorded in a run of its own; so much lies between two runs."
+            )
+    return ""
 
 
 def peers_sections(sources: Sources) -> list[Section]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorep.report.style import GREY, HATCHES, INK, MARKERS, SERIES, new_figure, tidy
+from autorep.report.style import GREY, HATCHES, INK, MARKERS, SERIES, log_ticks, new_figure, tidy
 from autorep.report.table import thousands
 
 if TYPE_CHECKING:
@@ -124,11 +124,9 @@ def growth_curves(panels: Sequence[Growth]) -> Figure:
 
 
 def _plain_ticks(axes: Axes, name: Callable[[float], str]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-    low, high = axes.get_xlim()
-    subs = (1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_xlim())))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

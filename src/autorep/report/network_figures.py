@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, new_figure, tidy
+from autorep.report.style import BLUE, GREY, HATCHES, INK, RED, SERIES, WIDTH, log_ticks, new_figure, tidy
 from autorep.report.table import thousands
 
 if TYPE_CHECKING:
@@ -60,26 +60,26 @@ def relus_by_layer(layers: Sequence[tuple[str, int, int]]) -> Figure:
 
 def relu_maps(masks: Mapping[str, np.ndarray]) -> Figure:
     """For every layer with rows and columns: the share of channels that keep their ReLU at each position."""
+    from matplotlib.colors import PowerNorm
+
     maps = {name: mask.mean(axis=0) for name, mask in masks.items() if mask.ndim == 3}
     columns = len(maps) if len(maps) <= MAP_COLUMNS + 1 else MAP_COLUMNS
     rows = math.ceil(len(maps) / columns)
     figure = new_figure(0.75 + 1.35 * rows, WIDTH)
-    every = np.concatenate([share.ravel() for share in maps.values()])
-    highest = max(float(np.quantile(every, 0.995)), 1e-3)  # one lonely bright spot must not darken all others
+    highest = max(float(share.max()) for share in maps.values()) or 1e-3
+    scale = PowerNorm(0.5, 0, 100 * highest)  # up to the largest, and one lonely bright spot does not darken all others
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     image = None
     for axes, (name, share) in zip(grid, maps.items()):
-        image = axes.imshow(100 * share, cmap="cividis", vmin=0, vmax=100 * highest, interpolation="nearest")
+        image = axes.imshow(100 * share, cmap="cividis", norm=scale, interpolation="nearest")
         axes.set_title(f"{_short(name)}\n{share.shape[0]}×{share.shape[1]}", fontsize=8, color=INK)
         axes.set_xticks([])
         axes.set_yticks([])
     for axes in grid[len(maps) :]:
         axes.set_visible(False)
     assert image is not None
-    extend = "max" if every.max() > highest else "neither"
-    bar = figure.colorbar(
-        image, ax=list(grid), orientation="horizontal", fraction=0.06, pad=0.03, aspect=40, extend=extend
-    )
+    bar = figure.colorbar(image, ax=list(grid), orientation="horizontal", fraction=0.06, pad=0.03, aspect=40)
+    bar.set_ticks([round(100 * highest * part, 1) for part in (0, 0.05, 0.2, 0.5, 1)])
     bar.set_label("channels that keep their ReLU here, %", size=8.5, color=INK)
     bar.ax.tick_params(labelsize=8)
     return figure
@@ -134,7 +134,7 @@ def latency_stack(bars: Sequence[tuple[str, Mapping[str, float]]], quoted: Seque
         place = len(bars) + number
         axes.barh(place, 1000 * seconds, facecolor="none", edgecolor=GREY, linestyle="--", height=0.64)
     for place, total in enumerate(totals):
-        axes.text(total + 0.01 * max(totals), place, f"{total:,.0f} ms", va="center", size=8.5, color=INK)
+        axes.text(total + 0.01 * max(totals), place, _milliseconds(total), va="center", size=8.5, color=INK)
     axes.set_yticks(range(len(totals)), [name for name, _ in (*bars, *quoted)])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.17 * max(totals))
@@ -196,7 +196,7 @@ def training_curves(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]]) -
 
 def _logarithmic(axes: Axes, from_zero: bool) -> None:
     """A logarithmic axis with plain numbers; `from_zero` makes its lowest part linear."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, SymmetricalLogLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, SymmetricalLogLocator
 
     if from_zero:
         axes.set_yscale("symlog", linthresh=10)
@@ -204,7 +204,7 @@ def _logarithmic(axes: Axes, from_zero: bool) -> None:
         axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=10))
     else:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
+        axes.yaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_ylim())))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
@@ -213,6 +213,11 @@ def _locator(bins: int, integer: bool = False) -> Locator:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(bins, integer=integer)
+
+
+def _milliseconds(value: float) -> str:
+    """As tables write it: one digit after the point below a second."""
+    return f"{value:.1f} ms" if value < 1000 else f"{value / 1000:,.2f} s"
 
 
 def _short(name: str) -> str:

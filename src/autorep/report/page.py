@@ -57,17 +57,29 @@ class Page:
     def render(self) -> str:
         """The whole document."""
         facts = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in self.facts)
-        links = "".join(f'<a href="#{s.name}">{_text(s.title)}</a>' for s in self.sections)
         body = "".join(_section(section) for section in self.sections)
         return _DOCUMENT.format(
             title=_text(self.title),
             style=_STYLE,
             lead=_text(self.lead),
             facts=f"<dl>{facts}</dl>" if facts else "",
-            links=f'<nav aria-label="Contents">{links}</nav>' if len(self.sections) > 3 else "",
+            links=_contents(self.sections) if len(self.sections) > 3 else "",
             body=body,
             footer=_text(self.footer),
         )
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    """Links, gathered under what stands before the colon of their titles; several of a kind share one line."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for section in sections:
+        kind, _, what = section.title.partition(": ")
+        kinds.setdefault(kind, []).append((section.name, what))
+    lines = []
+    for kind, links in kinds.items():
+        named = [f'<a href="#{name}">{_text(what or kind)}</a>' for name, what in links]
+        lines.append(f"<li>{named[0]}</li>" if links[0][1] == "" else f"<li>{_text(kind)}: {', '.join(named)}</li>")
+    return f'<nav aria-label="Contents"><ol>{"".join(lines)}</ol></nav>'
 
 
 def _section(section: Section) -> str:
@@ -99,7 +111,8 @@ dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr))
 dl div { background: var(--paper); border: 1px solid var(--line); border-radius: .6rem; padding: .6rem .8rem; }
 dt { font-size: .8rem; color: var(--soft); line-height: 1.3; }
 dd { margin: .1rem 0 0; font-size: 1.25rem; font-weight: 650; font-variant-numeric: tabular-nums; }
-nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; font-size: .92rem; }
+nav { margin: 1rem 0; font-size: .92rem; }
+nav ol { margin: 0; padding-left: 1.6rem; }
 a { color: #005a8f; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: .8rem; }
 section { padding: 1.1rem; margin: 1rem 0; }
@@ -114,6 +127,7 @@ td.n { white-space: nowrap; }
 summary { cursor: pointer; color: #005a8f; font-size: .92rem; }
 footer { color: var(--soft); font-size: .85rem; margin-top: 2rem; }
 @media (max-width: 480px) {
+  .wide table { width: max-content; min-width: 100%; } td, th { max-width: 14rem; }
   section { padding: .8rem .7rem; } main { padding: 1rem .5rem 2rem; } h1 { font-size: 1.4rem; }
 }
 @media print {

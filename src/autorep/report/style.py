@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,6 +57,16 @@ def tidy(axes: Axes, xlabel: str = "", ylabel: str = "", grid: str = "y") -> Non
     if grid:
         axes.grid(axis=grid, color="#d9dce1", linewidth=0.6)  # type: ignore[arg-type]  # "x", "y" or "both"
     axes.set_axisbelow(True)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the ends of a logarithmic axis: the finest choice that is not more than eight."""
+    choices = []
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(n / 10 for n in range(10, 100, 5))):
+        decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        choices.append([tick for tick in ticks if low <= tick <= high])
+    return max((choice for choice in choices if len(choice) <= 8), key=len)
 
 
 def to_svg(figure: Figure) -> str:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -38,7 +38,7 @@ class AsyncClient:
         servers: URLs of server 0 and server 1.
         token: this client's token, when the servers want one; each server is sent another derivate of it.
         ca: certificate authority of the servers (PEM file), when it is a private one.
-        program: hash of the program to use, when the servers run several.
+        program: name, part of the name, or beginning of the hash of the program to use, when the servers run several.
         timeout: seconds to wait for one answer.
         concurrency: queries in flight at the same time.
         images_per_query: images sent under one query id.
@@ -144,14 +144,10 @@ class AsyncClient:
                 )
             programs = (await get(server, "/v1/programs", self._pair))["programs"]
             found.append({entry["program"]: entry for entry in programs})
-        both = sorted(found[0].keys() & found[1].keys())
-        choices = [name for name in both if self._wanted is None or name.startswith(self._wanted)]
-        if len(choices) != 1:
-            listed = ", ".join(both) or "none"
-            wanted = "one" if self._wanted is None else repr(self._wanted)
-            raise HandshakeError(f"cannot choose a program ({wanted} wanted); both servers run: {listed}")
-        entry = found[0][choices[0]]
-        if entry != found[1][choices[0]]:
+        both = {key: str(found[0][key]["info"].get("name")) for key in sorted(found[0].keys() & found[1].keys())}
+        chosen = self._chosen(both)
+        entry = found[0][chosen]
+        if entry != found[1][chosen]:
             raise HandshakeError("the two servers describe the program differently; one of them is not to be trusted")
         return Description(
             program=entry["program"],
@@ -160,6 +156,23 @@ class AsyncClient:
             output_bits=entry["output"]["bits"],
             output_frac=entry["output"]["frac"],
             info=entry["info"],
+        )
+
+    def _chosen(self, names: Mapping[str, str]) -> str:
+        """The wanted one of the programs (hash -> name) that both servers run."""
+        wanted = self._wanted
+        choices = [key for key, name in names.items() if wanted is None or key.startswith(wanted) or name == wanted]
+        if not choices and wanted is not None:
+            choices = [key for key, name in names.items() if wanted.lower() in name.lower()]
+        if len(choices) == 1:
+            return choices[0]
+        if not names:
+            raise HandshakeError("the two servers have no program in common; give both the bundles of the same models")
+        listed = ", ".join(f"{name!r} ({key[:8]}…)" for key, name in names.items())
+        what = "they run" if wanted is None else f"{wanted!r} names {len(choices) or 'none'} of them; they run"
+        raise HandshakeError(
+            f"which program? {what} {listed}: choose with --program, in Python program=, by a name, a part of one, or "
+            "the beginning of a hash"
         )
 
     async def _choose_pair(self) -> None:

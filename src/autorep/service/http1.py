@@ -111,6 +111,7 @@ class Connections:
         self._trusted, self._timeout = trusted, timeout
         parts = urlsplit(self.base_url)
         self._host, self._port, self._prefix = parts.hostname or "", parts.port or 443, parts.path
+        self.has_token = "Authorization" in headers
         self._headers = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "autorep", **headers}
         self._proxy = _proxy(self._host)
         self._idle: list[_Connection] = []

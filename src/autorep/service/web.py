@@ -44,6 +44,8 @@ async def post(
     seconds = float(wait) if wait.isdigit() else 0.0
     if response.status != 200:
         message = f"{server.base_url}: {response.status}: {_explanation(response)}"
+        if response.status == 401:
+            message = f"{server.base_url}: {_about_token(server)}"
         raise Refused(response.status, message, seconds)
 
     def header(name: str, default: str) -> list[str]:
@@ -99,7 +101,10 @@ def authority(ca: str | Path | None) -> ssl.SSLContext:
 def https_only(url: str, where: str) -> str:
     """A server's address, which must be encrypted: a share in clear beside the other one is the image."""
     if not url.lower().startswith("https://"):
-        raise ConfigError(f"{where}: {url!r} is not an https:// address; shares are never sent in clear")
+        hint = "https://" + url.partition("://")[2] if "://" in url else f"https://{url}"
+        raise ConfigError(
+            f"{where}: {url!r} is not an https:// address, and shares are never sent in clear; write {hint}"
+        )
     return url
 
 
@@ -115,10 +120,22 @@ def _explanation(response: Response) -> str:
         return "no explanation given"
 
 
+def _about_token(server: Connections) -> str:
+    if server.has_token:
+        return "this server does not know the token that was sent; ask its operator for a valid one"
+    return (
+        "this server answers only clients with a token; give yours: --token-file FILE, in Python token=TEXT (its "
+        "operator makes one with `autorep keys client`)"
+    )
+
+
 def _reason(error: HttpError) -> str:
     text = str(error)
     if isinstance(_cause(error), ssl.SSLCertVerificationError):
-        return f"certificate refused ({text}); give the servers' authority with ca="
+        return (
+            f"certificate refused ({text}); give the authority that signed the servers' certificates: --ca FILE, in "
+            "Python ca=FILE (ca.pem of `autorep keys`, or what `serve --local` prints)"
+        )
     return f"{text}; check that the server runs and that the address is right"
 
 

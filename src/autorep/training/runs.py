@@ -35,10 +35,11 @@ class Run:
     directory: Path
     writes: bool = True
     log: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, Any] | None = None  # still to be written
 
     @classmethod
     def start(cls, directory: Path, settings: Any, resume: bool, writes: bool) -> Run:
-        """Make the directory and write the settings, or check that they fit the run that is to be resumed."""
+        """Check that the directory is free, or that the settings fit the run that is to be resumed."""
         run = cls(Path(directory), writes)
         stored = run.directory / "settings.json"
         resolved = {key: value for key, value in to_mapping(settings).items() if key != "resume"}
@@ -47,30 +48,57 @@ class Run:
             run.log = read_log(run.directory)
         elif stored.exists() and writes:
             raise ConfigError(
-                f"{run.directory} already holds a run; continue it with --resume True, or choose another --out"
+                f"{run.directory} already holds a run; continue it with --resume, or choose another --out"
             )
-        if writes:
-            run.directory.mkdir(parents=True, exist_ok=True)
-            _write(stored, json.dumps(resolved, indent=2) + "\n")
+        run.settings = resolved
         if not resume:
             run.record_start(0)
         return run
 
     def record_start(self, step: int) -> None:
-        """Commit, machine, versions, date and command of a run that begins, or goes on, at this step."""
-        self.record(event="start", step=step, **provenance())
+        """Commit, machine, versions, date and command of a run that begins, or goes on, at this step.
+
+        Of a new run it is written with the first line that follows: a start that fails leaves nothing behind.
+        """
+        entry = {"event": "start", "step": step, **provenance()}
+        if self.settings is None:
+            self.record(**entry)
+        else:
+            self.log.append(entry)
+
+    def _open(self) -> None:
+        """Make the directory, write the settings and what the log holds so far."""
+        if self.settings is not None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _write(self.directory / "settings.json", json.dumps(self.settings, indent=2) + "
+")
+            self._write_log()
+            self.settings = None
+
+    def _write_log(self) -> None:
+        _write(self.directory / "log.jsonl", "".join(json.dumps(entry) + "
+" for entry in self.log))
 
     def record(self, **entry: Any) -> None:
         """Add one line to the log."""
         self.log.append(entry)
-        if self.writes:
+        if self.writes and self.settings is not None:
+            self._open()
+        elif self.writes:
             with (self.directory / "log.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
 
     def save_checkpoint(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Replace the checkpoint; a crash leaves the former one whole."""
         if self.writes:
+            self._open()
             save_tensors(self.directory / "checkpoint.safetensors", tensors, {"state": json.dumps(state)})
+
+    def save_best(self, tensors: dict[str, Tensor]) -> None:
+        """Replace the model that did best on the held-out images."""
+        if self.writes:
+            self._open()
+            save_tensors(self.directory / "best.safetensors", tensors, {})
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last checkpoint's tensors and state, or None when the run had not come to one."""
@@ -86,7 +114,8 @@ class Run:
         """Forget log lines written after the checkpoint; they will be written again."""
         self.log = self.log[:lines]
         if self.writes:
-            _write(self.directory / "log.jsonl", "".join(json.dumps(entry) + "\n" for entry in self.log))
+            self._open()
+            self._write_log()
 
     def _check_settings(self, stored: Path, resolved: dict[str, Any]) -> None:
         if not stored.exists():

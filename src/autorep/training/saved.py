@@ -112,6 +112,11 @@ def save_model(path: str | Path, model: nn.Module, info: dict[str, Any]) -> None
 def load_model(path: str | Path) -> SavedModel:
     """Rebuild a saved model from either of its two files, or from the run directory that holds them."""
     path = Path(path)
+    if any((path / inside).exists() for inside in ("manifest.json", "public", "party0", "party1")):
+        raise CheckpointError(
+            f"{path}: a compiled program (`autorep compile` wrote it), not a saved model; give it to `serve --local`, "
+            "`predict --model`, `cost --program` or `compare`, and here the model or run that it was compiled from"
+        )
     if path.is_dir():
         path = path / "model.json"
     description = path.with_suffix(".json")

@@ -20,7 +20,7 @@ from autorep.replacement.averaging import averaged_state
 from autorep.training import parallel
 from autorep.training.evaluate import accuracy
 from autorep.training.progress import Progress, write_tensorboard
-from autorep.training.runs import Run, load_tensors, save_tensors
+from autorep.training.runs import Run, load_tensors
 from autorep.training.settings import ReplaceSettings, TrainSettings
 
 
@@ -126,8 +126,7 @@ class Trainer:
             measured = self.held_out_accuracy()
             if final and measured >= self.best:
                 self.best = measured
-                if processes.first:
-                    save_tensors(self.run.directory / "best.safetensors", averaged_state(self.model), {})
+                self.run.save_best(averaged_state(self.model))
         loss, right, seen = processes.total(sums.loss, sums.right, sums.seen)
         entry = {
             "event": "epoch",
