@@ -99,15 +99,6 @@ def test_version_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("autorep ")
 
 
-@pytest.mark.parametrize("command", ["evaluate", "compile --out o", "check", "count", "predict a.png --model"])
-def test_an_onnx_file_is_named_as_such(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    first, *rest = command.split()
-    arguments = [first, *rest, "net.onnx"] if first == "predict" else [first, "net.onnx", *rest]
-    text = said(capsys, *arguments)
-    assert "ONNX files are not read" in text
-    assert "FILE.py:FUNCTION" in text
-
-
 def test_a_compiled_folder_given_for_a_model_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", str(saved_model(Path(), ranges=True)), "--out", "bundle"]) == 0
     capsys.readouterr()
@@ -120,7 +111,8 @@ def test_a_compiled_folder_given_for_a_model_is_named_as_such(capsys: pytest.Cap
 
 def test_an_untrained_network_given_for_a_model_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     saved_model(Path(), ranges=False)
-    assert "train it first" in said(capsys, "evaluate", "mynet.py:make")
+    for name in ("mynet.py:make", "net.onnx"):
+        assert f"autorep train --model {name}" in said(capsys, "evaluate", name)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8440", "127.0.0.1:8440"])

@@ -89,21 +89,11 @@ def spec(name: str) -> ModelSpec:
         return ModelSpec(title(name), "own", *own.facts(name))
     plain, options = _parsed(name)
     if plain not in REGISTRY:
-        refuse_onnx(name)
         raise ConfigError(
             f"unknown model {plain!r}; {nearest(plain, names())}, or FILE.py:FUNCTION for one of your own"
         )
     entry = REGISTRY[plain]
     return dataclasses.replace(entry, title=title(name), channels=int(options.get("channels", entry.channels)))
-
-
-def refuse_onnx(name: str) -> None:
-    """A ConfigError for an ONNX file, which many have in hand and nothing here reads."""
-    if name.lower().endswith(".onnx"):
-        raise ConfigError(
-            f"{name}: ONNX files are not read; name the network that was exported, as FILE.py:FUNCTION, or save it "
-            "with torch.export.save and give the .pt2 file"
-        )
 
 
 def title(name: str) -> str:

@@ -70,14 +70,12 @@ class Run:
         """Make the directory, write the settings and what the log holds so far."""
         if self.settings is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
-            _write(self.directory / "settings.json", json.dumps(self.settings, indent=2) + "
-")
+            _write(self.directory / "settings.json", json.dumps(self.settings, indent=2) + "\n")
             self._write_log()
             self.settings = None
 
     def _write_log(self) -> None:
-        _write(self.directory / "log.jsonl", "".join(json.dumps(entry) + "
-" for entry in self.log))
+        _write(self.directory / "log.jsonl", "".join(json.dumps(entry) + "\n" for entry in self.log))
 
     def record(self, **entry: Any) -> None:
         """Add one line to the log."""

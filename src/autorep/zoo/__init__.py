@@ -33,14 +33,13 @@ def catalogue() -> dict[str, dict[str, Any]]:
 
 def load(name: str | Path) -> SavedModel:
     """A model by its zoo name, or from a saved model's file or run directory; in evaluation mode."""
-    from autorep.models import is_own, refuse_onnx
+    from autorep.models import is_own
     from autorep.training.saved import load_model
 
-    refuse_onnx(str(name))
     if is_own(str(name)):
         raise CheckpointError(
-            f"{name}: this makes a network with random weights; train it first (`autorep train --model {name}`) and "
-            "give the run's directory"
+            f"{name}: a network, not a saved model; train it (`autorep train --model {name}`) and give the run's "
+            "directory, or compile it as it is (`autorep compile`, with --data)"
         )
     if Path(name).exists() or Path(name).suffix in (".json", ".safetensors"):
         return load_model(name)
