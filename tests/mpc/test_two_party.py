@@ -18,12 +18,13 @@ from autorep.mpc import verbs
 from autorep.mpc.kit import verify
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party
+from autorep.mpc.rlwe import slots
 from autorep.mpc.transport import Ledger, MemoryTransport, memory_pair
-from autorep.mpc.two_party import model, names, wire
+from autorep.mpc.two_party import model, names, rounding, wire
 from autorep.mpc.two_party.cost import make_frames, preparation_cost, setup_frames
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.mpc.two_party.stored import kit_bytes
-from autorep.program import ir
+from autorep.program import ir, quadratics
 from autorep.program.files import share_parameters
 from autorep.program.fixed import run_fixed
 from tests.mpc.programs import Builder, mixed_program
@@ -331,6 +332,11 @@ def test_ledger_equals_the_cost_model_frame_by_frame(preparation: str) -> None:
         assert ledgers[party][0].total("offline").sent == cost.setup_bytes[party]
 
 
+def test_the_bound_of_quadratics_is_that_of_the_slots_and_of_the_guard_band() -> None:
+    assert slots.MODULUS.value / 4 > quadratics.LARGEST_PRODUCT
+    assert quadratics.MASK == 1 + 2.0**-rounding.GUARD
+
+
 def test_servers_prepare_only_what_the_owner_says_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     program = mixed_program(0)
     assert any(isinstance(op, ir.Activation) and op.quad_count for op in program.ops)
@@ -338,6 +344,6 @@ def test_servers_prepare_only_what_the_owner_says_fits(monkeypatch: pytest.Monke
         names.check_owners_word(program.public(), "two-party")
     names.check_owners_word(program.public(), "ot")
     names.check_owners_word(names.with_owners_word(program).public(), "two-party")
-    monkeypatch.setattr(names, "largest_mask", lambda bits: 2.0**40)
+    monkeypatch.setattr(names, "LARGEST_PRODUCT", 2.0**40)
     with pytest.raises(ConfigError, match="coefficients reach"):
         names.check_owners_word(names.with_owners_word(program).public(), "two-party")

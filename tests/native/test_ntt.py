@@ -95,6 +95,18 @@ def test_dot_at_the_largest_residues(level: str, terms: int, columns: int) -> No
                 assert int(out[k, c, i]) == sum(int(w[k, j, i]) * int(x[k, j, c, i]) for j in range(terms)) % p
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (9, 3), (40, 2)])
+def test_dots_are_the_dots_of_every_row(level: str, rows: int, terms: int, columns: int) -> None:
+    ring = rns.Ring(*SMALL)
+    w = ring.uniform(b"w" * 16, rows * terms).reshape(2, rows, terms, 64)
+    x = ring.uniform(b"x" * 16, terms * columns).reshape(2, terms, columns, 64)
+    found = ring.dots(w, x)
+    for k, p in enumerate(ring.primes):
+        products = w[k].astype(object)[:, :, None] * x[k].astype(object)[None]
+        assert (found[k] == products.sum(axis=1) % p).all()
+
+
 @CASES
 @given(st.integers(0, 10**6), st.integers(-(2**100), 2**100))
 def test_residues_multiply_and_accumulate(level: str, seed: int, factor: int) -> None:

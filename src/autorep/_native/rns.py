@@ -46,9 +46,14 @@ class Ring:
 
     def dot(self, w: Words, x: Words) -> Words:
         """(primes, columns, n): sum over terms of w (primes, terms, n) times x (primes, terms, columns, n)."""
-        self._check("w", w)
-        _check("x", x, (len(self.primes), w.shape[1], None, self.n))
-        out = self.empty(x.shape[2])
+        return self.dots(w[:, None], x)[:, 0]
+
+    def dots(self, w: Words, x: Words) -> Words:
+        """The same for every row of w (primes, rows, terms, n): (primes, rows, columns, n). Two rows cost less than
+        twice one."""
+        _check("w", w, (len(self.primes), None, None, self.n))
+        _check("x", x, (len(self.primes), w.shape[2], None, self.n))
+        out = np.empty((len(self.primes), w.shape[1], x.shape[2], self.n), np.uint64)
         self._ring.dot(w, x, out)
         return out
 

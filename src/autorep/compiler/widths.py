@@ -47,6 +47,7 @@ from autorep.program.ir import (
     Sign,
     SumPool,
 )
+from autorep.program.quadratics import LARGEST_PRODUCT, largest_product
 
 OPENED = (Input, Activation, Requantize, Sign)  # what gives a wire its scale
 
@@ -372,21 +373,34 @@ class _Planner:
             if payload > DCF_PAYLOAD_BITS:
                 raise _DoesNotFit(f"{self._describe(op)}: its comparison takes {payload} bits, 128 are there")
         if op.quad_count:
-            changes["lead_frac"], changes["quad_frac"] = self._quadratic_fracs(op)
+            changes["lead_frac"], changes["quad_frac"] = self._quadratic_fracs(
+                dataclasses.replace(op, open_bits=open_bits)
+            )
         self._update(name, **changes)
         return open_bits
 
     def _quadratic_fracs(self, op: Activation) -> tuple[int, int]:
-        """lead_frac and quad_frac that make the quadratic most precise within bits + quad_shift <= 64.
+        """lead_frac and quad_frac that make the quadratic most precise within bits + quad_shift <= 64, and within what
+        two servers can prepare without a dealer; if nothing is within that, as precise as with a dealer."""
+        most = 64 - op.bits + op.frac
+        if most < QUADRATIC_BITS:
+            raise _DoesNotFit(
+                f"{self._describe(op)}: its result takes {op.bits} bits, which leaves {most} for the quadratic, "
+                f"and {QUADRATIC_BITS} are needed"
+            )
+        a, b = (float(np.abs(self.draft.parameter(op.name, name)).max()) for name in "ab")
+        for total in range(most, QUADRATIC_BITS - 1, -1):
+            lead, quad = self._precise_fracs(op, total)
+            finer = dataclasses.replace(op, lead_frac=lead, quad_frac=quad)
+            if largest_product(finer, a * 2.0**lead + 1, b * 2.0 ** (lead + quad) + 1) < LARGEST_PRODUCT:
+                return lead, quad
+        return self._precise_fracs(op, most)
+
+    def _precise_fracs(self, op: Activation, total: int) -> tuple[int, int]:
+        """lead_frac and quad_frac of the least error, lead_frac + 2·quad_frac being `total`.
 
         Rounding y to g bits moves a·y² + b·y by 2**-g·|2ay + b|/√6 (random), rounding a to l bits by 2**-l·y²/√12.
         """
-        total = 64 - op.bits + op.frac
-        if total < QUADRATIC_BITS:
-            raise _DoesNotFit(
-                f"{self._describe(op)}: its result takes {op.bits} bits, which leaves {total} for the quadratic, "
-                f"and {QUADRATIC_BITS} are needed"
-            )
         seen = self.calibration.activations[op.name]
         a, b = self.draft.parameter(op.name, "a"), self.draft.parameter(op.name, "b")
         steepness = 4 * np.mean(a**2) * seen.quad_square + np.mean(b**2)

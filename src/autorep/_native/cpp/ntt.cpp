@@ -119,13 +119,15 @@ void each_polynomial(const RnsRing& ring, const Array& x, Body&& body) {
     });
 }
 
-// w (primes, terms, n), x (primes, terms, columns, n), out (primes, columns, n).
+// w (primes, rows, terms, n), x (primes, terms, columns, n), out (primes, rows, columns, n).
 void dot(const RnsRing& ring, Words w, Words x, WordsOut out) {
-    const i64 terms = static_cast<i64>(w.shape(1)), columns = static_cast<i64>(out.shape(1));
+    const i64 rows = static_cast<i64>(w.shape(1)), terms = static_cast<i64>(w.shape(2));
+    const i64 columns = static_cast<i64>(out.shape(2));
     parallel_ranges(ring.count(), 1, [&](i64 begin, i64 end) {
         for (i64 k = begin; k < end; ++k)
-            ring.ntt[static_cast<size_t>(k)].dot(w.data() + k * terms * ring.n, x.data() + k * terms * columns * ring.n,
-                                                 terms, columns, out.data() + k * columns * ring.n);
+            ring.ntt[static_cast<size_t>(k)].dot(w.data() + k * rows * terms * ring.n,
+                                                 x.data() + k * terms * columns * ring.n, rows, terms, columns,
+                                                 out.data() + k * rows * columns * ring.n);
     });
 }
 
@@ -133,7 +135,7 @@ void multiply(const RnsRing& ring, Words x, Words y, WordsOut out) {
     const i64 count = static_cast<i64>(out.shape(1));
     parallel_ranges(ring.count() * count, 4, [&](i64 begin, i64 end) {
         for (i64 i = begin; i < end; ++i)
-            ring.ntt[static_cast<size_t>(i / count)].dot(x.data() + i * ring.n, y.data() + i * ring.n, 1, 1,
+            ring.ntt[static_cast<size_t>(i / count)].dot(x.data() + i * ring.n, y.data() + i * ring.n, 1, 1, 1,
                                                          out.data() + i * ring.n);
     });
 }

@@ -21,8 +21,8 @@ struct NttTable {
 struct NttOps {
     void (*forward)(const NttTable& table, u64* x);
     void (*inverse)(const NttTable& table, u64* x);
-    // out (columns, n) = sum over terms of w (terms, n) * x (terms, columns, n), position by position, modulo p.
-    void (*dot)(const NttTable& table, const u64* w, const u64* x, i64 terms, i64 columns, u64* out);
+    // out (rows, columns, n) = sum over terms of w (rows, terms, n) * x (terms, columns, n), position by position, mod p.
+    void (*dot)(const NttTable& table, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out);
 };
 
 const NttOps& ntt_portable();

@@ -61,22 +61,29 @@ struct Doubles {
 };
 
 // Each product is below p in magnitude; eight are added between reductions.
-void dot(const NttTable& t, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
-    const Doubles a(t);
-    constexpr i64 kVectors = 2, kTile = kVectors * kAvx2Lanes;
-    for (i64 i = 0; i < t.n; i += kTile)
+template <i64 Rows>
+void dot_rows(const Doubles& a, const NttTable& t, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
+    for (i64 i = 0; i < t.n; i += kAvx2Lanes)
         for (i64 c = 0; c < columns; ++c) {
-            __m256d sum[kVectors];
+            __m256d sum[Rows];
             for (auto& s : sum) s = _mm256_setzero_pd();
-            for (i64 j = 0; j < terms; ++j)
-                for (i64 k = 0; k < kVectors; ++k) {
-                    const i64 at = i + k * kAvx2Lanes;
-                    const __m256d weight = a.enter(a.load(w + j * t.n + at));
-                    sum[k] = _mm256_add_pd(sum[k], a.product(weight, a.enter(a.load(x + (j * columns + c) * t.n + at))));
-                    if (j % 8 == 7) sum[k] = a.centre(sum[k]);
+            for (i64 j = 0; j < terms; ++j) {
+                const __m256d value = a.enter(a.load(x + (j * columns + c) * t.n + i));
+                for (i64 r = 0; r < Rows; ++r) {
+                    const __m256d weight = a.enter(a.load(w + (r * terms + j) * t.n + i));
+                    sum[r] = _mm256_add_pd(sum[r], a.product(weight, value));
+                    if (j % 8 == 7) sum[r] = a.centre(sum[r]);
                 }
-            for (i64 k = 0; k < kVectors; ++k) a.store(out + c * t.n + i + k * kAvx2Lanes, a.leave(sum[k]));
+            }
+            for (i64 r = 0; r < Rows; ++r) a.store(out + (r * columns + c) * t.n + i, a.leave(sum[r]));
         }
+}
+
+void dot(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) {
+    const Doubles a(t);
+    i64 r = 0;
+    for (; r + 2 <= rows; r += 2) dot_rows<2>(a, t, w + r * terms * t.n, x, terms, columns, out + r * columns * t.n);
+    if (r < rows) dot_rows<1>(a, t, w + r * terms * t.n, x, terms, columns, out + r * columns * t.n);
 }
 
 }  // namespace

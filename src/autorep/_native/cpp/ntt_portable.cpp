@@ -30,14 +30,16 @@ struct Scalar {
     void transpose(V (&)[1]) const {}
 };
 
-void dot(const NttTable& t, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
+void dot(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) {
     const Factor one(1, t.p), word(static_cast<u64>((u128(1) << 64) % t.p), t.p);
-    for (i64 c = 0; c < columns; ++c)
-        for (i64 i = 0; i < t.n; ++i) {
-            u128 sum = 0;
-            for (i64 j = 0; j < terms; ++j) sum += u128(w[j * t.n + i]) * x[(j * columns + c) * t.n + i];
-            out[c * t.n + i] = reduce128(sum, one, word, t.p);
-        }
+    for (i64 r = 0; r < rows; ++r)
+        for (i64 c = 0; c < columns; ++c)
+            for (i64 i = 0; i < t.n; ++i) {
+                u128 sum = 0;
+                for (i64 j = 0; j < terms; ++j)
+                    sum += u128(w[(r * terms + j) * t.n + i]) * x[(j * columns + c) * t.n + i];
+                out[(r * columns + c) * t.n + i] = reduce128(sum, one, word, t.p);
+            }
 }
 
 }  // namespace

@@ -80,14 +80,17 @@ class WeightOwner:
         columns = self._columns(data, seed, images)
         c1 = np.empty((images, packing.bands, packing.groups, ring.n), np.uint64)
         c0 = np.empty_like(c1)
-        for group in range(packing.groups):
-            chunks = packing.chunks_of(group)
+        at_once = 2 if packing.layer.groups == 1 else 1  # groups of outputs that read the same chunks
+        for first in range(0, packing.groups, at_once):
+            groups = range(first, min(first + at_once, packing.groups))
+            chunks = packing.chunks_of(first)
             used = columns if len(chunks) == packing.chunks else np.ascontiguousarray(columns[:, :, chunks])
             primes, digits, count, *_ = used.shape
-            product = ring.dot(self._weights(group, len(chunks)), used.reshape(primes, digits * count, -1, ring.n))
-            rounded = _private(public, product, packing.answer_bits)
-            parts = rounded.reshape(images, packing.bands, 2, ring.n)
-            c0[:, :, group], c1[:, :, group] = parts[:, :, 0], parts[:, :, 1]
+            weights = np.stack([self._weights(group, len(chunks)) for group in groups], axis=1)
+            product = ring.dots(weights, used.reshape(primes, digits * count, -1, ring.n))
+            rounded = _private(public, product.reshape(primes, -1, ring.n), packing.answer_bits)
+            for group, parts in zip(groups, rounded.reshape(len(groups), images, packing.bands, 2, ring.n)):
+                c0[:, :, group], c1[:, :, group] = parts[:, :, 0], parts[:, :, 1]
         bits = packing.answer_bits
         needed = c0.reshape(images, -1)[:, self._outputs.reshape(-1)]
         mask = stream(fresh_seed(), f"{packing.layer.name}/answer", needed.shape, bits)

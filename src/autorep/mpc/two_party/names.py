@@ -8,11 +8,9 @@ from typing import Literal
 import numpy as np
 
 from autorep.errors import ConfigError
-from autorep.mpc import verbs
 from autorep.mpc.comparisons import ComparisonName
-from autorep.mpc.rlwe.slots import MODULUS
-from autorep.mpc.two_party import rounding
 from autorep.program import ir
+from autorep.program.quadratics import LARGEST_PRODUCT, largest_product
 
 PreparationName = Literal["dealer", "two-party", "ot"]
 
@@ -29,11 +27,6 @@ def checked_comparison(preparation: str, comparison: ComparisonName | None) -> C
     return "bits"
 
 
-def largest_mask(power: int) -> float:
-    """Bound of |ρ| inside a quadratic, k = `power`."""
-    return 2.0 ** (power - 1) * (1 + 2.0**-rounding.GUARD)
-
-
 OWNERS_WORD, FITS = "two_party", "fits"
 
 
@@ -45,13 +38,12 @@ def check_parameters(program: ir.Program, preparation: str = "two-party") -> Non
         if not (isinstance(op, ir.Activation) and op.quad_count):
             continue
         a, b = (np.abs(ir.signed(program.encoded(op, name), 64)).max() for name in "ab")
-        mask = largest_mask(op.open_bits - verbs.Quadratic(op.name, 0, op).shift)
-        found = float(a) * mask**2 + float(b) * mask
-        if found >= MODULUS.value / 4:
+        found = largest_product(op, float(a), float(b))
+        if found >= LARGEST_PRODUCT:
             raise ConfigError(
                 f"{op.name}: its quadratic's coefficients reach 2**{np.log2(found):.1f} with masks of two-party "
-                f"preparation, more than 2**{np.log2(MODULUS.value / 4):.1f}; compile with fewer fractional bits in "
-                "quadratics, or prepare with a dealer"
+                f"preparation, more than 2**{np.log2(LARGEST_PRODUCT):.1f}: it is too steep for its input; "
+                "train it flatter, or prepare with a dealer"
             )
 
 
