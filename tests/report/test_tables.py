@@ -70,6 +70,15 @@ def test_networks_quote_the_papers_latency_beside_plain_runs_only(results: Path)
     assert "quoted" in text
 
 
+def test_kits_made_without_a_dealer_have_a_table_of_their_own(results: Path) -> None:
+    made = {"comparison": "bits", "preparation": "two-party", "making_cpu_seconds_per_party": 2.25, "rounds": 130}
+    made |= {"making_bytes": 185_400_000, "offline_bytes": 33_000_000, "online_cpu_seconds_per_party": 0.081}
+    record("pi/together", private() | made, folder=results)
+    assert "| 12,900 | 2.25 s | 185 MB | 16.5 MB | 0.081 s | 130 | 450 MB |" in table("two-party", results)
+    assert "12,900" not in table("two-party", results).partition("| 12,900")[2]
+    assert table("networks", results).count("ResNet-18") == 1
+
+
 def test_the_wan_table_states_how_far_the_estimate_is_off(results: Path) -> None:
     assert "| 1.43 s | 1.30 s | +10 % |" in table("wan", results)
 

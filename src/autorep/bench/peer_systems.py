@@ -77,10 +77,12 @@ CHEETAH = replace(SPU, name="SPU 0.9.5 Cheetah", settings={"protocol": "CHEETAH"
 
 @dataclass(frozen=True)
 class Answer:
-    """One inference on another system: the logits, and seconds until both shares of them were back."""
+    """One inference on another system: the logits, seconds until both shares of them were back, and processor seconds
+    of the busier party, where the system's script measures them."""
 
     logits: np.ndarray
     seconds: float
+    cpu_seconds: float | None
 
 
 class PeerPair:
@@ -126,11 +128,12 @@ class PeerPair:
         """One inference, triples made in line; from shares of the image to shares of the logits."""
         started = time.perf_counter()
         self._processes.send([{"do": "run"}] * 2)
-        answers = self._processes.gather()[1]
+        measured, answers = self._processes.gather()
         seconds = time.perf_counter() - started
+        busy = [message["cpu_seconds"] for message in measured if "cpu_seconds" in message]
         shares = [np.frombuffer(answer, np.int64) for answer in answers]
         logits = (shares[0] + shares[1]) / 2.0**self.system.frac
-        return Answer(logits.reshape(len(self._images), *self.program.output.shape), seconds)
+        return Answer(logits.reshape(len(self._images), *self.program.output.shape), seconds, max(busy, default=None))
 
     def count(self) -> dict[str, int | None]:
         """Rounds, and bytes each party sends, from the system's own statistics (None where it has none), not timed."""

@@ -103,6 +103,7 @@ def compare(
         "seconds": peer_seconds,
         "bytes_per_party": counted["bytes"],
         "rounds": counted["rounds"],
+        "cpu_seconds_per_party": _median([answer.cpu_seconds for answer in answers[1:]]),
         "seconds_each": [answer.seconds for answer in answers[1:]],
         "difference_to_float": _difference([answer.logits for answer in answers[1:]], expected),
     }
@@ -116,9 +117,11 @@ def _ours(
     seconds = statistics.median(query.seconds for query in queries)
     offline = statistics.median(query.dealer_seconds + query.prepare_seconds for query in queries)
     counts = {"bytes_per_party": queries[0].parties[0]["bytes"], "rounds": queries[0].parties[0]["rounds"]}
+    online_cpu = statistics.median(max(party["cpu_seconds"] for party in query.parties) for query in queries)
     online = {
         "seconds": seconds,
         **counts,
+        "cpu_seconds_per_party": online_cpu,
         "ratio": peer_seconds / seconds,
         "seconds_each": [query.seconds for query in queries],
         "difference_to_float": _difference([query.logits for query in queries], expected),
@@ -132,20 +135,27 @@ def _ours(
     }
     if making := queries[0].making:
         dealt["bytes_per_party"] += max(entry["sent"] for entry in making)
-        dealt["making_cpu_seconds_per_party"] = statistics.median(
-            entry["cpu_seconds"] for query in queries for entry in query.making
-        )
+        made = statistics.median(max(entry["cpu_seconds"] for entry in query.making) for query in queries)
+        prepared = statistics.median(query.prepare_cpu_seconds for query in queries) / 2
+        dealt["cpu_seconds_per_party"] = online_cpu + made + prepared
     return [{"system": way.name, **common, **online}, {"system": f"{way.name}, {way.offline}", **common, **dealt}]
+
+
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
     return max(float(np.abs(logits - expected).max()) for logits in answers)
 
 
-def measure(system: SystemName = "crypten", repeats: int = 7, folder: Path = FOLDER) -> dict[str, Any]:
-    """ResNet-18 at 32×32 at three budgets: all rows, and what they count; the other system is installed in `folder`."""
+def measure(system: SystemName = "crypten", repeats: int = 7, folder: Path = FOLDER, only: str = "") -> dict[str, Any]:
+    """ResNet-18 at 32×32 at the budgets whose name contains `only`; the other system is installed in `folder`."""
     rows = []
     for variant, relus in VARIANTS.items():
+        if only not in variant:
+            continue
         warn(f"peers: {variant}")
         program = build_program("resnet18", 32, relus)
         rows += compare(SYSTEMS[system], variant, program, random_inputs(program, 1), repeats, folder)

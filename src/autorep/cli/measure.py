@@ -176,15 +176,19 @@ class Peers(Measurement):
     dealer."""
     repeats: int = 7
     """Alternating inferences measured per variant, after one that warms up."""
+    only: str = ""
+    """Only the variants (all ReLUs, 12,900 ReLUs, all quadratic) whose name contains this."""
     peers_folder: Path = Path("build") / "peers"
     """Where the other system is installed on first use."""
 
     def run(self) -> int:
-        from autorep.bench.peers import measure
+        from autorep.bench.peers import VARIANTS, measure
 
         if self.repeats < 1:
             raise ConfigError(f"--repeats {self.repeats}: at least 1, and 7 for a figure to publish")
-        result = measure(self.system, self.repeats, self.peers_folder)
+        if not any(self.only in variant for variant in VARIANTS):
+            raise ConfigError(f"--only {self.only!r}: no variant is called so; there are {', '.join(VARIANTS)}")
+        result = measure(self.system, self.repeats, self.peers_folder, self.only)
         self.finish(result, tables.peers(result).text())
         return 0
 

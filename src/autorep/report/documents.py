@@ -80,7 +80,7 @@ TABLES: dict[str, Callable[[Sources], Table | None]] = {
     "two-party": _inferences(
         lambda result: result.get("preparation") == "two-party" and result["link"] == "loopback",
         tables.made_together,
-        "One image a query, kits made four at a time, one core a party",
+        "Seconds are processor time of one party; one image a query, kits made four at a time, one core a party",
     ),
     "wan": _inferences(lambda result: result["link"] != "loopback", tables.links, "One image"),
     "batches": _batches,

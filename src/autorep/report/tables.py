@@ -67,20 +67,18 @@ def made_together(results: Iterable[Result]) -> Table:
                 inference_title(result),
                 f"{result['relus']:,}",
                 seconds(result["making_cpu_seconds_per_party"]),
-                seconds(result["dealer_seconds"]),
                 megabytes(result["making_bytes"]),
                 megabytes(result["offline_bytes"] / 2),
                 seconds(result["online_cpu_seconds_per_party"]),
-                seconds(result["online_seconds"]),
                 result["rounds"],
                 megabytes(result["peak_party_bytes"]),
             )
         )
     head = (
-        "network", "ReLUs kept", "making a kit, processor time a party", "wall-clock", "between the servers",
-        "kit of a party", "online, processor time a party", "wall-clock", "rounds", "memory of a party, with Python",
+        "network", "ReLUs kept", "making a kit", "sent for it, both ways", "kit of a party", "online", "rounds",
+        "memory of a party, with Python",
     )  # fmt: skip
-    return Table(head, rows, "lrrrrrrrrr")
+    return Table(head, rows, "lrrrrrrr")
 
 
 def links(results: Iterable[Result]) -> Table:
@@ -170,14 +168,15 @@ def peers(result: Result) -> Table:
             row["variant"],
             row["system"],
             seconds(row["seconds"]),
+            seconds(row["cpu_seconds_per_party"]) if row.get("cpu_seconds_per_party") else "",
             megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
             row["rounds"] or "",
             f"{row['ratio']:.1f}×" if "ratio" in row else "",
         )
         for row in result["rows"]
     ]
-    head = ("variant", "system", "one image", "sent per party", "rounds", "faster by")
-    return Table(head, rows, "llrrrr", " ".join(result.get("notes", ())))
+    head = ("variant", "system", "one image", "processor time a party", "sent per party", "rounds", "faster by")
+    return Table(head, rows, "llrrrrr", " ".join(result.get("notes", ())))
 
 
 def headline(result: Result, cost: Result | None = None) -> Table:

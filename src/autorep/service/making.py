@@ -48,14 +48,14 @@ class MakingSettings:
     timeout: float
 
 
-def wish(stored: int, ahead: int) -> int:
-    """Kits to make now, `stored` being there and `ahead` being kept.
+def wish(stored: int, ready: int, ahead: int) -> int:
+    """Kits to make now, `stored` being in the store, `ready` prepared for queries, and `ahead` to be kept in the store.
 
-    Several at once cost less each, so a store that is nearly full waits until a whole batch is missing; an empty one
-    gets its first kit alone, since somebody may wait for it.
+    Several at once cost less each, so a store that is nearly full waits until a whole batch is missing; where there is
+    nothing at all, the first kit is made alone, since somebody may wait for it.
     """
     missing = max(0, ahead - stored)
-    if not stored:
+    if not stored + ready:
         return min(missing, 1)
     return min(missing, AT_ONCE) if missing >= AT_ONCE or stored < AT_ONCE else 0
 
@@ -189,7 +189,7 @@ class Making:
         until = time.monotonic() + self._settings.timeout / 4
         while not session.stopping.is_set():
             session.wanted.clear()
-            count = wish(len(session.machine.stored), session.settings.ahead)
+            count = wish(len(session.machine.stored), session.machine.ready, session.settings.ahead)
             left = until - time.monotonic()
             if count or left <= 0:
                 return count
