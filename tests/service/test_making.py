@@ -41,8 +41,8 @@ def tiny_program(seed: int = 0) -> ir.Program:
     return with_owners_word(b.program())
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
@@ -105,10 +105,13 @@ class Together(LocalDeployment):
     def made(self, party: int = 0) -> float:
         return self.figure(party, "autorep_making_kits_total")
 
-    def wait_made(self, more: int = 1) -> None:
-        """Wait for further kits in both stores."""
+    def wait_made(self, more: int) -> None:
+        """Wait until further kits were made: long, since a busy machine gives a process of low priority little."""
         before = self.made(0)
-        until(lambda: self.made(0) >= before + more, f"no kits are made: {self._tail('party0')} {self._tail('party1')}")
+        try:
+            until(lambda: self.made(0) >= before + more, "no kits are made", 600.0)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._tail('party0')} {self._tail('party1')}") from None
 
 
 @given(st.integers(0, 100), st.integers(0, 4), st.integers(0, 100))

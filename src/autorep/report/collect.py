@@ -151,21 +151,26 @@ def differing(runs: Iterable[TrainingRun]) -> list[str]:
     return [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
 
 
+_BUSY = 4.0  # processes that want each core while something is measured
+
+
 def origin(records: Iterable[Record]) -> str:
     """Machines, commits and dates that recorded results come from, in one line."""
     machines: dict[str, None] = {}
     commits: dict[str, None] = {}
-    dates = set()
+    dates, busiest = set(), 0.0
     for known in (record.provenance for record in records if {"machine", "commit", "date"} <= record.provenance.keys()):
         machine = known["machine"]
         simd = f", {machine['simd']}" if "simd" in machine else ""
         machines[f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}{simd}"] = None
+        busiest = max(busiest, machine.get("load_average", 0.0) / machine.get("cores", 1))
         commits[known["commit"][:9]] = None
         dates.add(known["date"][:10])
     if not machines:
         return ""
     when = " to ".join(dict.fromkeys((min(dates), max(dates))))
-    return f"{' and '.join(machines)}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}, {when}"
+    busy = ", busy with other work too, so that wall-clock says little" if busiest > _BUSY else ""
+    return f"{' and '.join(machines)}{busy}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}, {when}"
 
 
 def walk(value: Any) -> Iterator[dict[str, Any]]:
