@@ -32,7 +32,7 @@ ALLOWED = {
 }
 # what a package may take from another is sometimes narrower than the whole package
 NARROWER = {
-    ("mpc", "program"): {"ir", "files", "shares", "tournament"},
+    ("mpc", "program"): {"ir", "files", "quadratics", "shares", "tournament"},
     ("service", "program"): {"answer", "ir", "files", "outputs", "shares"},
 }
 # the one call upwards: a Program runs itself in any mode, and the third mode is the engine's
