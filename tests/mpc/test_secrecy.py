@@ -17,7 +17,9 @@ from autorep.mpc.dealer import Dealer
 from autorep.mpc.inventory import program_items
 from autorep.mpc.kit import read_header
 from autorep.mpc.local import LocalPair, share_input
+from autorep.mpc.operations import protocols
 from autorep.mpc.tape import PartyTape
+from autorep.mpc.verbs import Mask
 from autorep.program.files import share_parameters
 from autorep.service import shares as client_shares
 from tests.mpc.programs import class_program, mixed_program, prepare
@@ -53,6 +55,15 @@ def test_every_effective_mask_is_uniform_in_its_ring(view):
     assert len(view.masks) > 6
     for name, (mask, bits) in view.masks.items():
         assert not unbalanced(mask, bits), name
+
+
+@pytest.mark.parametrize("program", [mixed_program(7), class_program(7)], ids=["every operation", "class"])
+def test_every_opening_is_masked_in_exactly_its_ring(program):
+    """As declared: as many masks as values are opened, of the same bits, operation by operation."""
+    for operation in protocols(program, 3, "dcf"):  # the other comparisons have openings of bits besides
+        opened = sorted((part.count, part.bits) for entry in operation.rounds() for part in entry.parts)
+        masks = [c for c in operation.correlations() if isinstance(c, Mask)]
+        assert sorted((mask.count, mask.bits) for mask in masks) == opened, operation.op.name
 
 
 def test_no_two_effective_masks_have_values_in_common(view):

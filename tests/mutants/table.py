@@ -53,6 +53,7 @@ SEEN = f"{SECRECY}::test_every_bit_of_what_a_party_sees_is_balanced"
 APART = f"{SECRECY}::test_no_two_tensors_of_a_view_have_values_in_common"
 UNIFORM = f"{SECRECY}::test_every_effective_mask_is_uniform_in_its_ring"
 DISTINCT = f"{SECRECY}::test_no_two_effective_masks_have_values_in_common"
+OWN_RING = f"{SECRECY}::test_every_opening_is_masked_in_exactly_its_ring"
 ALL_USED = f"{SECRECY}::test_all_that_a_kit_holds_is_used"
 KITS = f"{SECRECY}::test_kits_share_neither_seeds_nor_ids_nor_comparison_keys"
 STREAMS = f"{SECRECY}::test_a_stream_depends_on_every_byte_of_its_seed_and_label"
@@ -282,7 +283,7 @@ mutant(
 )
 mutant(
     "activation-mask-short",
-    (SEEN, UNIFORM),
+    OWN_RING,
     (ACTIVATION, 'Mask(f"{name}/r", self.count, op.open_bits)', 'Mask(f"{name}/r", self.count, op.open_bits - 3)'),
 )
 mutant(
@@ -316,7 +317,7 @@ mutant(
 )
 mutant(
     "requantize-second-mask-is-first",
-    DISTINCT,
+    (DISTINCT, ALL_USED),
     (REQUANTIZE, "z = source.draw(self._z).reshape(shape)", "z = reduce(r.copy(), self.op.bits).reshape(shape)"),
 )
 mutant(
