@@ -109,6 +109,8 @@ def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
     settings = {"model": "resnet18", "data": "cifar100", "recipe": "autorep", "start": "former/model.json"}
     (tmp_path / "training" / "done" / "settings.json").write_text(json.dumps(settings))
     assert "| autorep | 12 more | 77.50 % |" in table("training", tmp_path)
+    (tmp_path / "training" / "done" / "settings.json").write_text(json.dumps(settings | {"start": "sensitivity"}))
+    assert "| autorep | 12 | 77.50 % |" in table("training", tmp_path)
 
 
 def test_zoo_shows_every_model_three_ways(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def training(runs: Iterable[TrainingRun]) -> Table:
             data.title(run.settings["data"]),
             f"{run.result['relus']:,} of {run.result['relus_total']:,}",
             run.settings["recipe"],
-            f"{run.result['epochs']} more" if run.settings.get("start") else run.result["epochs"],
+            f"{run.result['epochs']} more" if _goes_on(run) else run.result["epochs"],
             percent(run.result["teacher_test_accuracy"]),
             percent(run.result["test_accuracy"]),
             f"{run.result['lost']:,} of {run.result['lost_of']:,}" if "lost" in run.result else "not counted",
@@ -254,6 +254,11 @@ def training(runs: Iterable[TrainingRun]) -> Table:
     counts = ("network", "data", "ReLUs kept", "recipe", "epochs")
     head = (*counts, "all ReLUs", "replaced", "training images lost", "paper, 150 epochs (quoted)")
     return Table(head, rows, "llrrrrrrr")
+
+
+def _goes_on(run: TrainingRun) -> bool:
+    """Whether the run started from a replaced network; older runs chose their first masks by a setting of that name."""
+    return run.settings.get("start") not in (None, "sensitivity", "uniform", "constant")
 
 
 def speed(result: Result) -> Table:
