@@ -260,7 +260,7 @@ mutant(
 )
 mutant(
     "kept-mask-drawn-and-not-used",
-    DISTINCT,
+    (DISTINCT, "tests/mpc/test_engine.py::test_every_operation_together_equals_fixed"),
     (
         ACTIVATION,
         "material.kept_mask = source.draw(self._kept_mask).reshape(batch, -1)",
