@@ -31,6 +31,7 @@ ERRORS = {
     "AutorepError",
     "BudgetError",
     "CertificateError",
+    "CheatingError",
     "CheckpointError",
     "ConfigError",
     "DataError",

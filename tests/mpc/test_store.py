@@ -371,5 +371,5 @@ def test_a_tag_taken_in_pieces_is_the_same(dealer: Dealer, monkeypatch: pytest.M
     """OpenSSL takes less than 2 GiB a call: larger kits go to it in pieces."""
     kit = dealer.deal().kits[1]
     monkeypatch.setattr(kit_module, "_TAG_CHUNK", 100)
-    assert len(kit) > 500
+    assert len(kit) > 300
     verify(kit)
