@@ -162,20 +162,25 @@ def load(result: Result) -> Table:
 
 
 def peers(result: Result) -> Table:
-    """Ours and another system doing the same work, row by row."""
-    rows = [
-        (
-            row["variant"],
-            row["system"],
-            seconds(row["seconds"]),
-            seconds(row["cpu_seconds_per_party"]) if row.get("cpu_seconds_per_party") else "",
-            megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
-            row["rounds"] or "",
-            f"{row['ratio']:.1f}×" if "ratio" in row else "",
+    """Ours and another system doing the same work, row by row; compared by processor time where both have it."""
+    theirs = {row["variant"]: row.get("cpu_seconds_per_party") for row in result["rows"] if "ratio" not in row}
+    rows = []
+    for row in result["rows"]:
+        spent, peer = row.get("cpu_seconds_per_party"), theirs.get(row["variant"])
+        ratio = peer / spent if peer and spent else row.get("ratio")
+        rows.append(
+            (
+                row["variant"],
+                row["system"],
+                seconds(row["seconds"]),
+                seconds(spent) if spent else "",
+                megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
+                row["rounds"] or "",
+                f"{ratio:.1f}×" if "ratio" in row else "",
+            )
         )
-        for row in result["rows"]
-    ]
-    head = ("variant", "system", "one image", "processor time a party", "sent per party", "rounds", "faster by")
+    compared = "less processor time by" if any(theirs.values()) else "faster by"
+    head = ("variant", "system", "one image", "processor time a party", "sent per party", "rounds", compared)
     return Table(head, rows, "llrrrrr", " ".join(result.get("notes", ())))
 
 
