@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.autorep-setup-dev
 INPUTS := pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/autorep/_native/cpp/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak chaos mutants clean
+.PHONY: help setup setup-dev demo test test-slow lint format bench bench-full readme figures soak chaos mutants arm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -68,6 +68,33 @@ chaos: setup-dev  ## every fault of an operator's life under load, seeded (10 mi
 
 mutants: setup-dev  ## break each promise in the sources on purpose; a named test must notice every time (minutes)
 	$(BIN)/python -m tests.mutants.run
+
+# The kernels for ARM, without Python, under an emulator. What only Python would call is compiled, and not linked.
+ARM := build/arm
+ARM_CXX ?= aarch64-linux-gnu-g++
+ARM_RUN ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
+ARM_SOURCES := $(filter-out %/module.cpp %/dcf.cpp %/sign.cpp %/runtime.cpp,$(wildcard src/autorep/_native/cpp/*.cpp))
+ARM_OBJECTS := $(patsubst src/autorep/_native/cpp/%.cpp,$(ARM)/%.o,$(ARM_SOURCES)) $(ARM)/known_answers.o
+
+arm: $(ARM)/known_answers  ## build the kernels for ARM and check their answers (g++-aarch64-linux-gnu, qemu-user)
+	for level in portable neon; do \
+	    $(ARM_RUN) $< $$level | diff tests/native/known_answers.txt - && echo "ARM, $$level: as known" || exit 1; done
+
+$(ARM)/known_answers: $(ARM_OBJECTS)
+	$(ARM_CXX) -Wl,--gc-sections -o $@ $^ -lpthread -ldl
+
+$(ARM)/%.o: src/autorep/_native/cpp/%.cpp $(wildcard src/autorep/_native/cpp/*) | setup-dev
+	@mkdir -p $(ARM)
+	$(ARM_CXX) $(ARM_FLAGS) -c -o $@ $<
+
+$(ARM)/%.o: tests/native/%.cpp $(wildcard src/autorep/_native/cpp/*) | setup-dev
+	@mkdir -p $(ARM)
+	$(ARM_CXX) $(ARM_FLAGS) -c -o $@ $<
+
+$(ARM)/aes_neon.o: ARM_FLAGS += -march=armv8-a+crypto
+ARM_FLAGS = -std=c++17 -O2 -Wall -Wextra -Wno-psabi -ffunction-sections -fdata-sections -fvisibility=hidden \
+    -Isrc/autorep/_native/cpp -isystem $(shell $(BIN)/python -m nanobind --include_dir) \
+    -isystem $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['include'])")
 
 clean:  ## remove everything that was built or written
 	rm -rf $(VENV) build dist demo-output report .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -154,6 +154,22 @@ def test_sums_of_extreme_limbs_do_not_overflow(level: str, one: int, other: int,
     assert np.array_equal(cut(found, bits), cut(slow_conv(x, w, padding=(1, 1)), bits))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("bits", [48, 44])
+def test_large_weights_of_few_bits_take_six_bytes(level: str, bits: int, groups: int) -> None:
+    geometry = {"padding": (1, 1), "groups": groups}
+    conv = agree(2, 90 * groups, 170 * groups, (4, 7), (3, 3), bits, "direct", **geometry)
+    weights = 90 * 9 * 176 * groups  # 170 channels in vectors of eight
+    assert conv.packed_bytes == (6 * weights + 16 if level == "avx512" else conv.packed_bytes)
+    wider = agree(1, 90 * groups, 170 * groups, (4, 7), (3, 3), bits + 5, "direct", **geometry)
+    assert wider.packed_bytes >= 8 * weights
+
+
+def test_large_transformed_weights_of_few_bits_take_six_bytes(level: str) -> None:
+    conv = agree(1, 120, 90, (6, 5), (3, 3), 46, "winograd", padding=(1, 1))
+    assert conv.algorithm == "winograd4" or level != "avx512" or conv.packed_bytes == 6 * 16 * 120 * 96 + 16
+
+
 @pytest.mark.parametrize("bits", [44, 64])
 @pytest.mark.parametrize("algorithm", ["auto", "direct"])
 @pytest.mark.parametrize(

@@ -80,11 +80,13 @@ def test_products_of_transforms_are_negacyclic(level: str, seed: int) -> None:
         assert [int(v) for v in product[k, 0]] == [v % p for v in expected]
 
 
-@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (3, 5), (32, 2), (33, 3), (70, 1)])
-def test_dot_at_the_largest_residues(level: str, terms: int, columns: int) -> None:
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (3, 5), (12, 1), (13, 2), (32, 2), (33, 3), (70, 1)])
+@pytest.mark.parametrize("below", [1, 1 << 24])
+def test_dot_at_the_largest_residues(level: str, terms: int, columns: int, below: int) -> None:
+    """The largest residues, and those whose two halves are both largest where a factor is cut at 25 bits."""
     n, primes = SMALL
     ring = rns.Ring(n, primes)
-    top = np.array(primes, np.uint64) - np.uint64(1)
+    top = np.array([min(p - 1, (1 << 49) - below) for p in primes], np.uint64)
     w = np.broadcast_to(top[:, None, None], (2, terms, n)).copy()
     x = np.broadcast_to(top[:, None, None, None], (2, terms, columns, n)).copy()
     x[:, :, :, ::3] -= np.arange(terms, dtype=np.uint64)[:, None, None]
@@ -95,8 +97,8 @@ def test_dot_at_the_largest_residues(level: str, terms: int, columns: int) -> No
                 assert int(out[k, c, i]) == sum(int(w[k, j, i]) * int(x[k, j, c, i]) for j in range(terms)) % p
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
-@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (9, 3), (40, 2)])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (1, 3), (9, 3), (12, 1), (13, 1), (40, 2)])
 def test_dots_are_the_dots_of_every_row(level: str, rows: int, terms: int, columns: int) -> None:
     ring = rns.Ring(*SMALL)
     w = ring.uniform(b"w" * 16, rows * terms).reshape(2, rows, terms, 64)

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from autorep._native import _core
+from autorep._native import _core, build
 from autorep._native._core import get_threads, set_simd, set_threads, simd
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "unpack",
 ]
 
+build.check(_core)
 if os.environ.get("AUTOREP_SIMD"):
     set_simd(os.environ["AUTOREP_SIMD"])
 

@@ -1,4 +1,4 @@
-// AES-128 at three speeds: counter mode for the generator, fixed-key hashing for comparisons.
+// AES-128 at several speeds: counter mode for the generator, fixed-key hashing for comparisons.
 #pragma once
 #include "common.h"
 
@@ -25,6 +25,7 @@ struct AesOps {
 const AesOps& aes_portable();
 const AesOps& aes_avx2();
 const AesOps& aes_avx512();
+const AesOps& aes_neon();
 const AesOps& aes_ops();  // of the active level
 
 }  // namespace autorep

@@ -11,6 +11,12 @@
 #endif
 #endif
 
+#if defined(__aarch64__) && defined(__linux__) && (defined(__GNUC__) || defined(__clang__))
+#define AUTOREP_ARM 1
+#else
+#define AUTOREP_ARM 0
+#endif
+
 namespace autorep {
 
 using u8 = std::uint8_t;
@@ -22,8 +28,8 @@ using i64 = std::int64_t;
 static inline u64 low_mask(int bits) { return bits >= 64 ? ~u64(0) : (u64(1) << bits) - 1; }
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 
-// Ordered: a higher level may use everything of the lower ones.
-enum class Simd { portable = 0, avx2 = 1, avx512 = 2 };
+// A processor offers its best level and everything below it in its own family: portable, avx2, avx512; or portable, neon.
+enum class Simd { portable, avx2, avx512, neon };
 Simd simd_level();  // what kernels use now: the processor's best, unless a test lowered it
 
 int thread_count();

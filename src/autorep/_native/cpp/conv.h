@@ -23,6 +23,11 @@ constexpr int kLimbBits = 46;
 constexpr int kLimbs = 3;
 constexpr i64 kPairWords = kLimbs * kLane * 2 / 4;  // words of the weights of a pair of channels, for one vector
 
+// Where a kernel for them exists, weights that are read from memory anew for every image lie as words of six bytes instead
+// of eight, if their ring has so few bits: a quarter less to read and to hold.
+constexpr int kShortBits = 48;
+constexpr i64 kShortBytes = kShortBits / 8;
+
 struct Limbs {
     std::int16_t low, middle, high;
 };
@@ -57,6 +62,8 @@ struct ConvKernels {
     int max_rows[kMaxVectors + 1];                     // by number of vectors
     Micro exact52[kMaxVectors + 1][kMaxRows + 1];      // correct modulo 2^52
     Micro exact64[kMaxVectors + 1][kMaxRows + 1];      // correct modulo 2^64
+    // Correct modulo 2^48, weights of six bytes, of which it may read 16 bytes beyond the last; null where there is none.
+    Micro exact48[kMaxVectors + 1][kMaxRows + 1];
     // planes[channel][pixel] (plane_stride apart) -> pixels[pixel][channel] (pixel_stride apart), channels padded
     // to a multiple of 8 with zeros; and back, without the padding.
     void (*to_pixels)(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride);

@@ -25,10 +25,23 @@ struct IfmaLanes {
     }
 };
 
-template <class Arithmetic, int Vectors, int Rows>
+// Eight weights of eight or of six bytes; `kWords` is what they take.
+struct WholeWeights {
+    static constexpr i64 kWords = kLane;
+    static __m512i load(const u64* from) { return _mm512_loadu_si512(from); }
+};
+struct ShortWeights {
+    static constexpr i64 kWords = kShortBytes;
+    static __m512i load(const u64* from) {
+        const __m512i places = _mm512_set_epi64(0x2F2E2D2C2B2A, 0x292827262524, 0x232221201F1E, 0x1D1C1B1A1918,
+                                                0x171615141312, 0x11100F0E0D0C, 0x0B0A09080706, 0x050403020100);
+        return _mm512_maskz_permutexvar_epi8(0x3F3F3F3F3F3F3F3F, places, _mm512_loadu_si512(from));
+    }
+};
+
+template <class Arithmetic, class Weights, int Vectors, int Rows>
 struct Micro512 {
     static void run(const MicroTask& task) {
-        constexpr i64 width = Vectors * kLane;
         __m512i sums[Rows][Vectors];
         for (int r = 0; r < Rows; ++r)
             for (int v = 0; v < Vectors; ++v)
@@ -39,10 +52,10 @@ struct Micro512 {
         const i64 row = task.image_row;
         for (i64 t = 0; t < task.tap_count; ++t) {
             const u64* image = task.image + task.taps[t];
-            for (i64 c = 0; c < task.channels; ++c, weight += width, ++image, prefetch += kLane) {
+            for (i64 c = 0; c < task.channels; ++c, weight += Vectors * Weights::kWords, ++image, prefetch += kLane) {
                 _mm_prefetch(reinterpret_cast<const char*>(prefetch), _MM_HINT_T1);
                 __m512i w[Vectors];
-                for (int v = 0; v < Vectors; ++v) w[v] = _mm512_loadu_si512(weight + v * kLane);
+                for (int v = 0; v < Vectors; ++v) w[v] = Weights::load(weight + v * Weights::kWords);
                 for (int r = 0; r < Rows; ++r) {
                     const __m512i x = _mm512_set1_epi64(static_cast<long long>(image[r * row]));
                     for (int v = 0; v < Vectors; ++v) sums[r][v] = Arithmetic::multiply_add(sums[r][v], x, w[v]);
@@ -55,9 +68,11 @@ struct Micro512 {
 };
 
 template <int Vectors, int Rows>
-using IfmaMicro = Micro512<Ifma, Vectors, Rows>;
+using IfmaMicro = Micro512<Ifma, WholeWeights, Vectors, Rows>;
 template <int Vectors, int Rows>
-using FullMicro = Micro512<Full, Vectors, Rows>;
+using ShortMicro = Micro512<Ifma, ShortWeights, Vectors, Rows>;
+template <int Vectors, int Rows>
+using FullMicro = Micro512<Full, WholeWeights, Vectors, Rows>;
 
 void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride) {
     for (i64 c = 0; c < channels; c += kLane)
@@ -101,6 +116,7 @@ ConvKernels make() {
     kernels.max_rows[3] = 8;
     kernels.max_rows[4] = 6;
     fill<IfmaMicro>(kernels.exact52);
+    fill<ShortMicro>(kernels.exact48);
     fill<FullMicro>(kernels.exact64);
     kernels.to_pixels = to_pixels;
     kernels.to_planes = to_planes;

@@ -53,8 +53,8 @@ std::vector<StepRange> step_ranges(i64 taps, i64 channels, i64 most) {
 // A single call reads its weights as fast as they come, and is better left to the processor's own prefetching.
 const u64* PackedConv::next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const {
     const i64 words = micro.tap_count * step_words(block, micro.channels);
-    const i64 parts = limbs_ ? 1 : block.vectors;  // the calls that fetch: each as many cache lines as it makes steps
-    return micro.weight + (calls > 1 && call < parts ? words + call * (words / parts) : 0);
+    const i64 fetched = limbs() ? words : micro.tap_count * micro.channels * kLane;  // a cache line a step
+    return micro.weight + (calls > 1 && call * fetched < words ? words + call * fetched : 0);
 }
 
 void PackedConv::run(const u64* x, i64 batch, u64* out) const {
@@ -84,7 +84,7 @@ const u64* PackedConv::pad_images(const u64* x, i64 batch, i64 height, i64 width
             kernels_->to_pixels(x + (image * s.channels * s.height + y) * s.width, s.height * s.width, s.channels,
                               std::min(s.width, width - s.pad_w), to + s.pad_w * channels, channels);
             if (right > 0) std::fill(to + row_words - right * channels, to + row_words, u64(0));
-            if (limbs_ && algorithm_ == Algorithm::direct) kernels_->split(to, row_words);
+            if (limbs() && algorithm_ == Algorithm::direct) kernels_->split(to, row_words);
         }
     });
     return images;
@@ -97,7 +97,7 @@ void PackedConv::run_direct(const u64* x, i64 batch, u64* out) const {
     const u64* images = pad_images(x, batch, height, width);
 
     const std::vector<i64> taps = tap_offsets(s, width * channels, channels);
-    const std::vector<StepRange> steps = step_ranges(s.taps(), s.group_channels(), limbs_ ? kLimbSteps : kSteps);
+    const std::vector<StepRange> steps = step_ranges(s.taps(), s.group_channels(), limbs() ? kLimbSteps : kSteps);
 
     // Lines of pixels at equal distances: a row of the output, or the whole batch where nothing lies between.
     const bool pointwise = s.taps() == 1 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h == 0 && s.pad_w == 0;
@@ -180,7 +180,7 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out) const {
     const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);
     const i64 channels = s.padded_channels(), height = tiles_h * side + 2, width = tiles_w * side + 2;
     const u64* images = pad_images(x, batch, height, width);
-    const std::vector<StepRange> steps = step_ranges(1, s.channels, limbs_ ? kLimbSteps : kSteps);
+    const std::vector<StepRange> steps = step_ranges(1, s.channels, limbs() ? kLimbSteps : kSteps);
     const i64 no_tap = 0;
 
     // Whole rows of tiles at a time. Rows of the batch's images follow each other; weights are read once per pass.
@@ -203,7 +203,7 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out) const {
                                             tile % tiles_w * side) * channels;
                 kernels_->tile_in(static_cast<int>(side), from, width * channels, channels, channels,
                                 transformed + tile * channels, in_stride);
-                for (i64 position = 0; limbs_ && position < positions; ++position)
+                for (i64 position = 0; limbs() && position < positions; ++position)
                     kernels_->split(transformed + position * in_stride + tile * channels, channels);
             }
         });

@@ -4,6 +4,7 @@
 NB_MODULE(_core, m) {
     // A server that is stopped still has threads inside kernels when Python exits; that is no leak worth a warning.
     nanobind::set_leak_warnings(false);
+    m.attr("fingerprint") = AUTOREP_FINGERPRINT;  // of the sources it was built from, by CMakeLists.txt
     autorep::register_runtime(m);
     autorep::register_conv(m);
     autorep::register_prg(m);

@@ -1,5 +1,6 @@
 // Constants of the transforms, and the transforms on arrays (primes, count, n).
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -119,15 +120,20 @@ void each_polynomial(const RnsRing& ring, const Array& x, Body&& body) {
     });
 }
 
+struct alignas(64) CacheLine {
+    u64 words[8];
+};
+
 // w (primes, rows, terms, n), x (primes, terms, columns, n), out (primes, rows, columns, n).
 void dot(const RnsRing& ring, Words w, Words x, WordsOut out) {
     const i64 rows = static_cast<i64>(w.shape(1)), terms = static_cast<i64>(w.shape(2));
     const i64 columns = static_cast<i64>(out.shape(2));
     parallel_ranges(ring.count(), 1, [&](i64 begin, i64 end) {
+        const std::unique_ptr<CacheLine[]> scratch(new CacheLine[static_cast<size_t>(dot_scratch(rows, terms, columns) / 8)]);
         for (i64 k = begin; k < end; ++k)
             ring.ntt[static_cast<size_t>(k)].dot(w.data() + k * rows * terms * ring.n,
                                                  x.data() + k * terms * columns * ring.n, rows, terms, columns,
-                                                 out.data() + k * rows * columns * ring.n);
+                                                 out.data() + k * rows * columns * ring.n, scratch[0].words);
     });
 }
 
@@ -136,7 +142,7 @@ void multiply(const RnsRing& ring, Words x, Words y, WordsOut out) {
     parallel_ranges(ring.count() * count, 4, [&](i64 begin, i64 end) {
         for (i64 i = begin; i < end; ++i)
             ring.ntt[static_cast<size_t>(i / count)].dot(x.data() + i * ring.n, y.data() + i * ring.n, 1, 1, 1,
-                                                         out.data() + i * ring.n);
+                                                         out.data() + i * ring.n, nullptr);  // one term needs no room
     });
 }
 

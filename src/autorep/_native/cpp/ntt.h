@@ -22,8 +22,15 @@ struct NttOps {
     void (*forward)(const NttTable& table, u64* x);
     void (*inverse)(const NttTable& table, u64* x);
     // out (rows, columns, n) = sum over terms of w (rows, terms, n) * x (terms, columns, n), position by position, mod p.
-    void (*dot)(const NttTable& table, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out);
+    // scratch: `dot_scratch` words, on a boundary of 64 bytes; none where there is one term.
+    void (*dot)(const NttTable& table, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out,
+                u64* scratch);
 };
+
+constexpr i64 kDotTile = 32, kDotParts = 2;  // positions that a dot product takes at a time; vectors a factor becomes
+static inline i64 dot_scratch(i64 rows, i64 terms, i64 columns) {
+    return kDotParts * kDotTile * (rows + columns) * terms;
+}
 
 const NttOps& ntt_portable();
 const NttOps& ntt_avx2();

@@ -60,36 +60,68 @@ struct Doubles {
     }
 };
 
-// Each product is below p in magnitude; eight are added between reductions.
-template <i64 Rows>
-void dot_rows(const Doubles& a, const NttTable& t, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
-    for (i64 i = 0; i < t.n; i += kAvx2Lanes)
-        for (i64 c = 0; c < columns; ++c) {
-            __m256d sum[Rows];
-            for (auto& s : sum) s = _mm256_setzero_pd();
-            for (i64 j = 0; j < terms; ++j) {
-                const __m256d value = a.enter(a.load(x + (j * columns + c) * t.n + i));
-                for (i64 r = 0; r < Rows; ++r) {
-                    const __m256d weight = a.enter(a.load(w + (r * terms + j) * t.n + i));
-                    sum[r] = _mm256_add_pd(sum[r], a.product(weight, value));
-                    if (j % 8 == 7) sum[r] = a.centre(sum[r]);
+// A factor of 49 bits is cut into two of 25, so that products are exact and many can be added before any reduction.
+struct Halves {
+    static constexpr i64 kLanes = kAvx2Lanes, kParts = 2, kColumns = 1;
+    static constexpr i64 kTerms = 12;  // 24 products of at most 2^48 stay below 16 p, and below 2^53
+    const Doubles a;
+    double power[2], quotient[2];  // 2^25 and 2^50 modulo p, and divided by p
+    explicit Halves(const NttTable& t) : a(t) {
+        for (int i = 0; i < 2; ++i) {
+            const u64 rest = (u64(1) << (i ? 50 : 25)) % t.p;
+            power[i] = rest > t.p / 2 ? -static_cast<double>(t.p - rest) : static_cast<double>(rest);
+            quotient[i] = power[i] / static_cast<double>(t.p);
+        }
+    }
+
+    void put(u64* to, const u64* from) const {
+        const __m256d x = a.enter(a.load(from)), unit = _mm256_set1_pd(33554432.0);
+        const __m256d upper = a.nearest(_mm256_mul_pd(x, _mm256_set1_pd(1 / 33554432.0)));
+        a.store(to, _mm256_fnmadd_pd(upper, unit, x));
+        a.store(to + kLanes, upper);
+    }
+    template <i64 R, i64 C>
+    void products(const u64* w, const u64* x, i64 terms, u64* out, i64 row, i64) const {
+        static_assert(C == 1, "registers for one column");
+        __m256d total[R];
+        for (i64 from = 0; from < terms; from += kTerms) {
+            __m256d sum[R][4];
+            for (auto& of_row : sum)
+                for (auto& s : of_row) s = _mm256_setzero_pd();
+            const i64 end = terms - from < kTerms ? terms : from + kTerms;
+            for (i64 j = from; j < end; ++j) {
+                const __m256d x_low = a.load(x + 2 * j * kLanes), x_high = a.load(x + (2 * j + 1) * kLanes);
+                for (i64 r = 0; r < R; ++r) {
+                    const u64* at = w + 2 * (r * terms + j) * kLanes;
+                    const __m256d low = a.load(at), high = a.load(at + kLanes);
+                    sum[r][0] = _mm256_fmadd_pd(low, x_low, sum[r][0]);
+                    sum[r][1] = _mm256_fmadd_pd(low, x_high, sum[r][1]);
+                    sum[r][2] = _mm256_fmadd_pd(high, x_low, sum[r][2]);
+                    sum[r][3] = _mm256_fmadd_pd(high, x_high, sum[r][3]);
                 }
             }
-            for (i64 r = 0; r < Rows; ++r) a.store(out + (r * columns + c) * t.n + i, a.leave(sum[r]));
+            for (i64 r = 0; r < R; ++r) {
+                const __m256d middle = scaled(_mm256_add_pd(sum[r][1], sum[r][2]), 0), upper = scaled(sum[r][3], 1);
+                const __m256d folded = _mm256_add_pd(a.centre(sum[r][0]), _mm256_add_pd(middle, upper));
+                total[r] = from ? a.centre(_mm256_add_pd(total[r], folded)) : folded;
+            }
         }
-}
+        for (i64 r = 0; r < R; ++r) a.store(out + r * row, a.leave(total[r]));
+    }
+    void one(const u64* w, const u64* x, u64* out) const {
+        a.store(out, a.leave(a.product(a.enter(a.load(w)), a.enter(a.load(x)))));
+    }
 
-void dot(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) {
-    const Doubles a(t);
-    i64 r = 0;
-    for (; r + 2 <= rows; r += 2) dot_rows<2>(a, t, w + r * terms * t.n, x, terms, columns, out + r * columns * t.n);
-    if (r < rows) dot_rows<1>(a, t, w + r * terms * t.n, x, terms, columns, out + r * columns * t.n);
-}
+private:
+    __m256d scaled(__m256d x, int i) const {
+        return a.times(x, _mm256_set1_pd(power[i]), _mm256_set1_pd(quotient[i]));
+    }
+};
 
 }  // namespace
 
 const NttOps& ntt_avx2() {
-    static const NttOps ops = {Transform<Doubles>::forward, Transform<Doubles>::inverse, dot};
+    static const NttOps ops = {Transform<Doubles>::forward, Transform<Doubles>::inverse, Dot<Halves>::run};
     return ops;
 }
 

@@ -41,71 +41,61 @@ struct Words52 {
 };
 
 // Products are added as low and high halves of 52 bits; 32 terms keep both below 2^64 and the high one below 2^52.
-constexpr i64 kTerms = 32, kPair = 2;
+struct Halves52 {
+    static constexpr i64 kLanes = kAvx512Lanes, kParts = 1, kColumns = 2, kTerms = 32;
+    const Words52 a;
+    const __m512i power, power_quotient, one_, unit;  // 2^52 and 1 as factors
+    explicit Halves52(const NttTable& t)
+        : a(t), power(a.spread((u64(1) << 52) % t.p)),
+          power_quotient(a.spread(static_cast<u64>((static_cast<unsigned __int128>((u64(1) << 52) % t.p) << 52) / t.p))),
+          one_(a.spread(1)), unit(a.spread((u64(1) << 52) / t.p)) {}
 
-// Rows and columns are taken two at a time where there are two, so that each load serves two products.
-template <i64 Rows, i64 Columns>
-void dot_block(const Words52& a, const NttTable& t, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
-    constexpr i64 kVectors = 4 / Rows;
-    const __m512i power = a.spread((u64(1) << 52) % t.p), unit = a.spread((u64(1) << 52) / t.p);
-    const __m512i power_q = a.spread(static_cast<u64>((static_cast<unsigned __int128>((u64(1) << 52) % t.p) << 52) / t.p));
-    const __m512i one = a.spread(1);
-    for (i64 i = 0; i < t.n; i += kVectors * kAvx512Lanes) {
-        __m512i total[Rows][Columns][kVectors];
+    void put(u64* to, const u64* from) const { a.store(to, a.load(from)); }
+    template <i64 R, i64 C>
+    void products(const u64* w, const u64* x, i64 terms, u64* out, i64 row, i64 column) const {
+        __m512i total[R][C];
         for (i64 from = 0; from < terms; from += kTerms) {
-            __m512i lo[Rows][Columns][kVectors], hi[Rows][Columns][kVectors];
-            for (i64 r = 0; r < Rows; ++r)
-                for (i64 c = 0; c < Columns; ++c)
-                    for (i64 k = 0; k < kVectors; ++k) lo[r][c][k] = hi[r][c][k] = a.zero;
+            __m512i lo[R][C], hi[R][C];
+            for (i64 r = 0; r < R; ++r)
+                for (i64 c = 0; c < C; ++c) lo[r][c] = hi[r][c] = a.zero;
             const i64 end = terms - from < kTerms ? terms : from + kTerms;
-            for (i64 j = from; j < end; ++j)
-                for (i64 k = 0; k < kVectors; ++k) {
-                    __m512i weight[Rows];
-                    for (i64 r = 0; r < Rows; ++r) weight[r] = a.load(w + (r * terms + j) * t.n + i + k * kAvx512Lanes);
-                    for (i64 c = 0; c < Columns; ++c) {
-                        const __m512i value = a.load(x + (j * columns + c) * t.n + i + k * kAvx512Lanes);
-                        for (i64 r = 0; r < Rows; ++r) {
-                            lo[r][c][k] = _mm512_madd52lo_epu64(lo[r][c][k], weight[r], value);
-                            hi[r][c][k] = _mm512_madd52hi_epu64(hi[r][c][k], weight[r], value);
-                        }
+            for (i64 j = from; j < end; ++j) {
+                __m512i weight[R];
+                for (i64 r = 0; r < R; ++r) weight[r] = a.load(w + (r * terms + j) * kLanes);
+                for (i64 c = 0; c < C; ++c) {
+                    const __m512i value = a.load(x + (c * terms + j) * kLanes);
+                    for (i64 r = 0; r < R; ++r) {
+                        lo[r][c] = _mm512_madd52lo_epu64(lo[r][c], weight[r], value);
+                        hi[r][c] = _mm512_madd52hi_epu64(hi[r][c], weight[r], value);
                     }
                 }
-            for (i64 r = 0; r < Rows; ++r)
-                for (i64 c = 0; c < Columns; ++c)
-                    for (i64 k = 0; k < kVectors; ++k) {
-                        const __m512i upper = _mm512_add_epi64(hi[r][c][k], _mm512_srli_epi64(lo[r][c][k], 52));
-                        const __m512i lower = a.times(_mm512_and_si512(lo[r][c][k], a.cut), one, unit);
-                        const __m512i sum = a.leave(_mm512_add_epi64(a.times(upper, power, power_q), lower));
-                        total[r][c][k] = from ? a.once(_mm512_add_epi64(total[r][c][k], sum), a.p) : sum;
-                    }
+            }
+            for (i64 r = 0; r < R; ++r)
+                for (i64 c = 0; c < C; ++c) {
+                    const __m512i sum = folded(lo[r][c], hi[r][c]);
+                    total[r][c] = from ? a.once(_mm512_add_epi64(total[r][c], sum), a.p) : sum;
+                }
         }
-        for (i64 r = 0; r < Rows; ++r)
-            for (i64 c = 0; c < Columns; ++c)
-                for (i64 k = 0; k < kVectors; ++k)
-                    a.store(out + (r * columns + c) * t.n + i + k * kAvx512Lanes, total[r][c][k]);
+        for (i64 r = 0; r < R; ++r)
+            for (i64 c = 0; c < C; ++c) a.store(out + r * row + c * column, total[r][c]);
     }
-}
+    void one(const u64* w, const u64* x, u64* out) const {
+        const __m512i weight = a.load(w), value = a.load(x);
+        a.store(out, folded(_mm512_madd52lo_epu64(a.zero, weight, value), _mm512_madd52hi_epu64(a.zero, weight, value)));
+    }
 
-template <i64 Rows>
-void dot_rows(const Words52& a, const NttTable& t, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
-    i64 c = 0;
-    for (; c + kPair <= columns; c += kPair)
-        dot_block<Rows, kPair>(a, t, w, x + c * t.n, terms, columns, out + c * t.n);
-    if (c < columns) dot_block<Rows, 1>(a, t, w, x + c * t.n, terms, columns, out + c * t.n);
-}
-
-void dot(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) {
-    const Words52 a(t);
-    i64 r = 0;
-    for (; r + kPair <= rows; r += kPair)
-        dot_rows<kPair>(a, t, w + r * terms * t.n, x, terms, columns, out + r * columns * t.n);
-    if (r < rows) dot_rows<1>(a, t, w + r * terms * t.n, x, terms, columns, out + r * columns * t.n);
-}
+private:
+    __m512i folded(__m512i lo, __m512i hi) const {
+        const __m512i upper = _mm512_add_epi64(hi, _mm512_srli_epi64(lo, 52));
+        const __m512i lower = a.times(_mm512_and_si512(lo, a.cut), one_, unit);
+        return a.leave(_mm512_add_epi64(a.times(upper, power, power_quotient), lower));
+    }
+};
 
 }  // namespace
 
 const NttOps& ntt_avx512() {
-    static const NttOps ops = {Transform<Words52>::forward, Transform<Words52>::inverse, dot};
+    static const NttOps ops = {Transform<Words52>::forward, Transform<Words52>::inverse, Dot<Halves52>::run};
     return ops;
 }
 

@@ -4,6 +4,11 @@
 //   forward, inverse       the butterflies (x, y) -> (x + wy, x - wy) and (x + y, (x - y) w), lazily reduced
 //   times, enter, leave    product by a constant; conversion from and to residues in [0, p)
 //   transpose              kLanes vectors as a matrix
+// Likewise the dot products; `A` then offers:
+//   kLanes, kParts, kColumns  words of a vector, vectors that `put` makes of one, columns that `products` takes at once
+//   put                       a factor as `products` wants it
+//   products<R, C>            R rows of w times C columns of x, over all terms
+//   one                       a single product
 // Included by each instruction set's file with its own flags, hence all unnamed and without library headers.
 #pragma once
 #include "ntt.h"
@@ -132,6 +137,56 @@ private:
                 a.store(at + 3 * half, r3);
             }
         }
+    }
+};
+
+// Whole polynomials lie a power of two apart, so walking over terms would meet the same few cache lines again and
+// again: a tile of every factor is first copied to where the products read it, one behind the other.
+template <class A>
+class Dot {
+public:
+    static void run(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out,
+                    u64* scratch) {
+        const A a(t);
+        if (terms == 1) return single(a, t.n, w, x, rows, columns, out);
+        u64 *w_tile = scratch, *x_tile = scratch + rows * terms * kDotTile * A::kParts;
+        for (i64 i = 0; i < t.n; i += kDotTile) {
+            for (i64 r = 0; r < rows; ++r)
+                for (i64 j = 0; j < terms; ++j) copy(a, w + (r * terms + j) * t.n + i, w_tile, r, rows, j, terms);
+            for (i64 j = 0; j < terms; ++j)
+                for (i64 c = 0; c < columns; ++c) copy(a, x + (j * columns + c) * t.n + i, x_tile, c, columns, j, terms);
+            for (i64 k = 0; k < kDotTile / A::kLanes; ++k)
+                tile(a, t.n, w_tile + k * rows * terms * kStep, x_tile + k * columns * terms * kStep, rows, terms,
+                     columns, out + i + k * A::kLanes);
+        }
+    }
+
+private:
+    static constexpr i64 kStep = A::kLanes * A::kParts, kRows = 2;
+
+    static void copy(const A& a, const u64* from, u64* to, i64 number, i64 of, i64 term, i64 terms) {
+        for (i64 k = 0; k < kDotTile / A::kLanes; ++k)
+            a.put(to + ((k * of + number) * terms + term) * kStep, from + k * A::kLanes);
+    }
+
+    static void tile(const A& a, i64 n, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) {
+        i64 r = 0;
+        for (; r + kRows <= rows; r += kRows) row<kRows>(a, n, w + r * terms * kStep, x, terms, columns, out + r * columns * n);
+        if (r < rows) row<1>(a, n, w + r * terms * kStep, x, terms, columns, out + r * columns * n);
+    }
+
+    template <i64 R>
+    static void row(const A& a, i64 n, const u64* w, const u64* x, i64 terms, i64 columns, u64* out) {
+        i64 c = 0;
+        for (; c + A::kColumns <= columns; c += A::kColumns)
+            a.template products<R, A::kColumns>(w, x + c * terms * kStep, terms, out + c * n, columns * n, n);
+        for (; c < columns; ++c) a.template products<R, 1>(w, x + c * terms * kStep, terms, out + c * n, columns * n, n);
+    }
+
+    static void single(const A& a, i64 n, const u64* w, const u64* x, i64 rows, i64 columns, u64* out) {
+        for (i64 r = 0; r < rows; ++r)
+            for (i64 c = 0; c < columns; ++c)
+                for (i64 i = 0; i < n; i += A::kLanes) a.one(w + r * n + i, x + c * n + i, out + (r * columns + c) * n + i);
     }
 };
 

@@ -30,7 +30,8 @@ struct Scalar {
     void transpose(V (&)[1]) const {}
 };
 
-void dot(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) {
+void dot(const NttTable& t, const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out,
+         u64*) {
     const Factor one(1, t.p), word(static_cast<u64>((u128(1) << 64) % t.p), t.p);
     for (i64 r = 0; r < rows; ++r)
         for (i64 c = 0; c < columns; ++c)

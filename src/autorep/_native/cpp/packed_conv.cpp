@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 
@@ -99,8 +100,11 @@ std::string PackedConv::algorithm() const {
 
 int PackedConv::extra_bits() const { return extra_bits_of(algorithm_ == Algorithm::direct ? 0 : tile_side()); }
 
-bool PackedConv::limbs_fit(int bits) const {
-    return kernels_->split && bits <= kLimbBits && (shape_.groups == 1 || shape_.group_channels() % 2 == 0);
+Stored PackedConv::stored_as(int side) const {
+    const int bits = bits_ + extra_bits_of(side);
+    if (kernels_->split && bits <= kLimbBits && (shape_.groups == 1 || shape_.group_channels() % 2 == 0)) return Stored::limbs;
+    const i64 weights = (side ? (side + 2) * (side + 2) : shape_.taps()) * shape_.group_channels() * shape_.outputs;
+    return kernels_->exact48[1][1] && bits <= kShortBits && weights > kCachedWords ? Stored::shorts : Stored::words;
 }
 
 // Of the direct convolution (side 0) or a Winograd tile.
@@ -108,13 +112,12 @@ double PackedConv::cost(int side) const {
     const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
     const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
     const i64 weights = positions * shape_.channels * shape_.outputs;
-    const int bits = bits_ + extra_bits_of(side);
-    const bool limbs = limbs_fit(bits);
+    const bool words = stored_as(side) == Stored::words;
     const double multiply =
-        multiply_add_cost(bits, limbs) * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
+        multiply_add_cost(bits_ + extra_bits_of(side), stored_as(side) == Stored::limbs) * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
     const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * positions * pixels;
     const double transform = side ? kTransformed * static_cast<double>(moved) : 0.0;
-    const double memory = weights > kCachedWords ? kWordFromMemory * (limbs ? 0.75 : 1.0) * static_cast<double>(weights) : 0.0;
+    const double memory = weights > kCachedWords ? kWordFromMemory * (words ? 1.0 : 0.75) * static_cast<double>(weights) : 0.0;
     return std::max(multiply, memory) + transform;
 }
 
@@ -126,7 +129,7 @@ void PackedConv::choose(const std::string& wanted) {
         algorithm_ = Algorithm::depthwise;
         return;
     }
-    limbs_ = limbs_fit(bits_);
+    stored_ = stored_as(0);
     if (wanted == "direct" || !shape_.winograd_fits()) return;
 
     double best = wanted == "winograd" ? -1.0 : cost(0);
@@ -135,22 +138,28 @@ void PackedConv::choose(const std::string& wanted) {
         if (bits > 64 || (best >= 0 && cost(side) >= best)) continue;
         best = cost(side);
         algorithm_ = side == 4 ? Algorithm::winograd4 : Algorithm::winograd2;
-        limbs_ = limbs_fit(bits);
+        stored_ = stored_as(side);
     }
 }
 
 Micro PackedConv::micro(const OutBlock& block, i64 rows) const {
-    if (limbs_) return kernels_->limbs[rows];
+    if (limbs()) return kernels_->limbs[rows];
+    if (stored_ == Stored::shorts) return kernels_->exact48[block.vectors][rows];
     return (bits_ + extra_bits() <= 52 ? kernels_->exact52 : kernels_->exact64)[block.vectors][rows];
 }
 
 i64 PackedConv::step_words(const OutBlock& block, i64 channels) const {
-    return limbs_ ? ceil_div(channels, 2) * kPairWords : channels * block.width();
+    if (limbs()) return ceil_div(channels, 2) * kPairWords;
+    return channels * block.vectors * (stored_ == Stored::shorts ? kShortBytes : kLane);
 }
 
 void PackedConv::store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const {
-    if (!limbs_) {
+    if (stored_ == Stored::words) {
         tap[channel * block.width() + lane] = value;
+        return;
+    }
+    if (stored_ == Stored::shorts) {
+        std::memcpy(reinterpret_cast<u8*>(tap) + (channel * block.width() + lane) * kShortBytes, &value, kShortBytes);
         return;
     }
     auto* pair = reinterpret_cast<std::int16_t*>(tap + channel / 2 * kPairWords) + 2 * lane + channel % 2;
@@ -163,7 +172,7 @@ void PackedConv::store_weight(u64* tap, const OutBlock& block, i64 channel, i64 
 // As few blocks as possible, of sizes as even as possible: a narrow last block would leave the multiplier waiting.
 void PackedConv::make_blocks() {
     const i64 per_group = shape_.group_outputs(), vectors = ceil_div(per_group, kLane);
-    const i64 count = ceil_div(vectors, limbs_ ? 1 : kMaxVectors);
+    const i64 count = ceil_div(vectors, limbs() ? 1 : kMaxVectors);
     for (i64 group = 0; group < shape_.groups; ++group)
         for (i64 b = 0; b < count; ++b) {
             const i64 begin = vectors * b / count * kLane, end = vectors * (b + 1) / count * kLane;
@@ -181,6 +190,7 @@ void PackedConv::make_blocks() {
 }
 
 void PackedConv::allocate(i64 words) {
+    words += stored_ == Stored::shorts ? 2 : 0;  // what kernels read beyond
     packed_words_ = words;
     packed_.reset(aligned_words(words));
     std::fill(packed_.get(), packed_.get() + words, u64(0));

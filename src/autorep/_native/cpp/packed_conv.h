@@ -41,6 +41,7 @@ struct StepRange {  // part of the sum over taps and channels, small enough for 
 };
 
 enum class Algorithm { direct, depthwise, winograd2, winograd4 };
+enum class Stored { words, shorts, limbs };  // how weights lie in memory: eight bytes, six, or cut into limbs
 
 class PackedConv {
 public:
@@ -51,8 +52,9 @@ public:
 
 private:
     Micro micro(const OutBlock& block, i64 rows) const;
-    int max_rows(const OutBlock& block) const { return limbs_ ? kernels_->limb_rows : kernels_->max_rows[block.vectors]; }
-    bool limbs_fit(int bits) const;
+    int max_rows(const OutBlock& block) const { return limbs() ? kernels_->limb_rows : kernels_->max_rows[block.vectors]; }
+    bool limbs() const { return stored_ == Stored::limbs; }
+    Stored stored_as(int side) const;  // by the direct convolution (side 0) or a Winograd tile
     i64 step_words(const OutBlock& block, i64 channels) const;  // packed words of one tap of so many input channels
     void store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const;
     const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const;
@@ -74,7 +76,7 @@ private:
     int bits_;
     const ConvKernels* kernels_;  // of the level at which the weight was packed
     Algorithm algorithm_ = Algorithm::direct;
-    bool limbs_ = false;  // the weight and the image are cut into limbs
+    Stored stored_ = Stored::words;
     std::vector<OutBlock> blocks_;
     i64 row_lanes_ = 0;    // lanes of all blocks together
     i64 plane_words_ = 0;  // weights of one tap or position, all blocks together

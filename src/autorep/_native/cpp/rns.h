@@ -13,8 +13,8 @@ public:
     Ntt(u64 p, i64 n);
     void forward(u64* x) const { ops().forward(table(), x); }
     void inverse(u64* x) const { ops().inverse(table(), x); }
-    void dot(const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out) const {
-        ops().dot(table(), w, x, rows, terms, columns, out);
+    void dot(const u64* w, const u64* x, i64 rows, i64 terms, i64 columns, u64* out, u64* scratch) const {
+        ops().dot(table(), w, x, rows, terms, columns, out, scratch);
     }
 
 private:

@@ -1,6 +1,7 @@
 // Threads and processor detection.
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -12,6 +13,11 @@
 
 #include "bindings.h"
 #include "common.h"
+
+#if AUTOREP_ARM
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace autorep {
 namespace {
@@ -28,6 +34,8 @@ Simd detect() {
         __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("vaes"))
         return Simd::avx512;
     if (avx2) return Simd::avx2;
+#elif AUTOREP_ARM
+    if (getauxval(AT_HWCAP) & HWCAP_AES) return Simd::neon;
 #endif
     return Simd::portable;
 }
@@ -35,19 +43,21 @@ Simd detect() {
 std::atomic<int> threads{1};
 std::atomic<Simd> level{detect()};
 
-const char* name_of(Simd value) {
-    return value == Simd::avx512 ? "avx512" : value == Simd::avx2 ? "avx2" : "portable";
+constexpr const char* kNames[] = {"portable", "avx2", "avx512", "neon"};  // in the order of Simd
+
+const char* name_of(Simd value) { return kNames[static_cast<int>(value)]; }
+
+bool offers(Simd best, Simd wanted) {
+    return wanted == Simd::portable || wanted == best || (wanted == Simd::avx2 && best == Simd::avx512);
 }
 
 void set_simd(const std::string& name) {
     const Simd best = detect();
-    Simd wanted = best;
-    if (name == "avx512") wanted = Simd::avx512;
-    else if (name == "avx2") wanted = Simd::avx2;
-    else if (name == "portable") wanted = Simd::portable;
-    else if (name != "auto")
-        throw std::invalid_argument("set_simd(\"" + name + "\"): valid are auto, avx512, avx2, portable");
-    if (wanted > best)
+    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+    if (found == std::end(kNames) && name != "auto")
+        throw std::invalid_argument("set_simd(\"" + name + "\"): valid are auto, avx512, avx2, neon, portable");
+    const Simd wanted = name == "auto" ? best : static_cast<Simd>(found - std::begin(kNames));
+    if (!offers(best, wanted))
         throw std::invalid_argument("set_simd(\"" + name + "\"): this processor offers " + name_of(best) + " at most");
     level = wanted;
 }
