@@ -156,6 +156,24 @@ def test_what_is_sent_is_independent_of_choices_and_values() -> None:
         both.pool.shutdown(wait=False)
 
 
+def test_no_number_of_a_transfer_is_used_twice(ends: TwoEnds) -> None:
+    """The same choices and values, sent again, have nothing in common with what was sent before."""
+    sent: list[bytes] = []
+    original = ends.links[0].exchange
+
+    def spy(label: str, payload: Any, expect: int) -> memoryview:
+        sent.append(bytes(payload))
+        return original(label, payload, expect)
+
+    ends.links[0].exchange = spy  # type: ignore[method-assign]
+    ones = np.ones(1280, np.uint64)
+    for _ in range(2):
+        ends.run(lambda i: ends.transfers[i].both("t", ones, [ones], [power(64)]))
+    ends.links[0].exchange = original  # type: ignore[method-assign]
+    for first, second in zip(sent[:2], sent[2:]):
+        assert not np.intersect1d(np.frombuffer(first, np.uint64), np.frombuffer(second, np.uint64)).size
+
+
 @CASES
 @given(st.integers(1, 300), st.integers(0, 10**6))
 def test_tools_on_bits(ends: TwoEnds, count: int, seed: int) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep import _native
+from autorep._native import rns
 from autorep.errors import ConfigError
 from autorep.mpc.prg import fresh_seed
 from autorep.mpc.ring import low_bits, reduce
@@ -120,10 +121,11 @@ def test_error_is_as_planned_at_the_largest_operands(key: SecretKey, shape: Laye
 
 
 def test_weights_with_few_fractional_bits_get_finer_answers(key: SecretKey) -> None:
-    shape = layer(4, 4, 8, bits=24, weight_frac=8)
-    assert pack(shape).answer_bits > pack(layer(4, 4, 8, bits=24)).answer_bits
+    shape, coarse = layer(4, 4, 8, bits=24, weight_frac=8), layer(4, 4, 8, bits=24)
+    assert pack(shape).answer_bits > pack(coarse).answer_bits
+    assert pack(shape).deviation < pack(coarse).deviation / 100
     errors = error_of(key, shape, random_words(8, 24, 1, 4, 8, 8), random_words(9, 24, *shape.weight_shape))
-    assert np.abs(errors).max() <= 4
+    assert np.abs(errors).max() <= 7 * pack(shape).deviation + 1
 
 
 def test_layers_that_do_not_fit_are_refused_by_name() -> None:
@@ -141,7 +143,8 @@ def test_answers_are_pseudorandom_whatever_the_weights_are(key: SecretKey) -> No
     request = MaskOwner(packing, key).request(random_words(10, 44, 4, 4, 8, 8), seed)
     for weight in (np.zeros(shape.weight_shape, np.uint64), random_words(11, 44, *shape.weight_shape)):
         evaluator = WeightOwner(packing, weight)
-        first, second = (evaluator.answer(request, seed, 4, public)[0] for _ in range(2))
+        (first, share), (second, other) = (evaluator.answer(request, seed, 4, public) for _ in range(2))
+        assert np.unique(np.stack([share, other])).size > 1.99 * share.size  # the own shares: masks, new each time
         for data in (first, first ^ second):
             counts = np.bincount(data, minlength=256)
             expected = data.size / 256
@@ -160,11 +163,36 @@ def test_slot_products_are_exact_and_their_answers_uniform() -> None:
     factors = slots.Factor.read(x, seed, "x", x1), slots.Factor.read(y, seed, "y", y1)
     answer, share1 = evaluator.answer(*factors)
     assert answer.nbytes == slots.answer_bytes(1)
+    assert np.unique(share1).size > 0.99 * slots.SLOTS
     share0 = holder.decrypt(answer, 1)
     for a, b, c, d, u, v in zip(*(values[0].tolist() for values in (x0, x1, y0, y1, share0, share1))):
         assert (u + v) % t == (a * d + c * b) % t
     counts = np.bincount(answer, minlength=256)
     assert ((counts - answer.size / 256) ** 2 / (answer.size / 256)).sum() < 255 + 6 * (2 * 255) ** 0.5
+
+
+def test_phase_of_a_slot_answer_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distance to the nearest multiple of 1/t, in that unit, at operands of greatest magnitude: as large as the
+    flooding noise and the rounding make it, and far from one half."""
+    key, t = SecretKey(slot_ring()), slots.MODULUS.value
+    holder, evaluator = slots.KeyHolder(key), slots.Evaluator(read_public_key(slot_ring(), memoryview(key.public())))
+    signs = np.random.default_rng(1).integers(0, 2, (1, slots.SLOTS), dtype=np.uint64)
+    values, seed = slots._numbers((signs + np.uint64(t // 2)) % np.uint64(t)), fresh_seed()  # coefficients of ±t/2
+    factor = slots.Factor.read(holder.encrypt(values, seed, "x"), seed, "x", values)
+    distances = []
+    scale = rns.scale_fraction
+
+    def spy(lo: np.ndarray, hi: np.ndarray, bits: int, modulus: int) -> np.ndarray:
+        scaled = ((int(h) << 64 | int(low)) * modulus % (1 << bits) for low, h in zip(lo[0], hi[0]))
+        distances.extend(min(part, (1 << bits) - part) / (1 << bits) for part in scaled)
+        return scale(lo, hi, bits, modulus)
+
+    monkeypatch.setattr(rns, "scale_fraction", spy)
+    holder.decrypt(evaluator.answer(factor, factor)[0], 1)
+    flood, rounded = 2.0**slots.FLOOD_BITS / slot_ring().modulus * t / 12**0.5, slots.ROUNDING * t / 6
+    measured = np.sqrt(np.mean(np.square(distances)))
+    assert 0.95 < measured / np.hypot(flood, rounded) < 1.05
+    assert max(distances) < slots.PHASE_ERROR * t
 
 
 def test_slot_noise_is_flooded_and_far_from_a_wrong_rounding() -> None:

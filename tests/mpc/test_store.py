@@ -222,6 +222,21 @@ def test_a_full_disk_loses_nothing_else(store, dealer, monkeypatch, where):
     assert bytes(store.take(second.kit_id)) == second.kits[0]
 
 
+def test_a_store_deleted_in_use_goes_on_empty_and_remembers(store, dealer, folder):
+    used, lost, later = dealer.deal(), dealer.deal(), dealer.deal()
+    for dealt in (used, lost):
+        store.put(dealt.kit_id, dealt.kits[0])
+    store.take(used.kit_id)
+    shutil.rmtree(folder)
+    with pytest.raises(MaterialError, match="no unused kit"):
+        store.take(lost.kit_id)
+    assert store.ids() == []
+    store.put(later.kit_id, later.kits[0])
+    with pytest.raises(UsedError):
+        store.put(used.kit_id, used.kits[0])
+    assert bytes(store.take(later.kit_id)) == later.kits[0]
+
+
 def test_files_are_private(store, dealer, tmp_path):
     dealt = dealer.deal()
     store.put(dealt.kit_id, dealt.kits[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import socket
 import threading
 import time
@@ -249,7 +250,7 @@ def test_certificate_of_another_role_is_refused(keys: Path) -> None:
     accepted, connected = tcp_pair(keys, roles=("party0", "dealer"))
     assert isinstance(accepted, HandshakeError)
     assert "names dealer; expected party1" in str(accepted)
-    connected.close()
+    assert isinstance(connected, HandshakeError)  # told at once, not with its first frame
     accepted, connected = tcp_pair(keys, roles=("dealer", "party1"))
     assert isinstance(connected, HandshakeError)
     assert "party0" in str(connected)
@@ -331,10 +332,69 @@ def test_abort_frames_are_understood_at_any_step(message: str) -> None:
     assert message in str(caught.value)
 
 
+def send_record(link: TcpTransport, text: bytes) -> None:
+    """Seal and send what no transport would."""
+    link._connection.setblocking(True)
+    link._connection.sendall(link._sealer.seal(text))
+
+
+def test_record_longer_than_its_frame_is_refused(keys: Path) -> None:
+    left, right = tcp_pair(keys)
+    send_record(right, frame_header(1, 0, "conv1", 4) + b"data" + b"more")
+    with pytest.raises(ProtocolError, match="4 bytes after the end"):
+        left.receive("conv1", 4)
+    right.close()
+
+
+def test_record_changed_on_its_way_is_refused(keys: Path) -> None:
+    left, right = tcp_pair(keys)
+    record = bytearray(right._sealer.seal(frame_header(1, 0, "conv1", 4) + b"data"))
+    record[-1] ^= 1
+    right._connection.setblocking(True)
+    right._connection.sendall(record)
+    with pytest.raises(ProtocolError, match="changed, repeated or lost"):
+        left.receive("conv1", 4)
+    right.close()
+
+
+def test_link_shows_no_plain_text(keys: Path) -> None:
+    """What passes on the wire, recorded between the two ends, holds neither payload nor label nor key."""
+    with socket.create_server(("127.0.0.1", 0)) as front, socket.create_server(("127.0.0.1", 0)) as back:
+        seen: list[bytes] = []
+        relay = threading.Thread(target=record_both_ways, args=(front, back, seen), daemon=True)
+        relay.start()
+        left, right = both(
+            lambda: accept(back.accept()[0], server_context(keys / "party0"), {"party1"}, 5),
+            lambda: connect("127.0.0.1", front.getsockname()[1], client_context(keys / "party1"), "party0", 5),
+        )
+    secret = b"a secret of the model" * 2000
+    both(lambda: left.exchange("conv1", secret, len(secret)), lambda: right.exchange("conv1", secret, len(secret)))
+    shown = [left._sealer._key, right._sealer._key, b"a secret of the model", b"ARP"]
+    left.close()
+    right.close()
+    relay.join(10)
+    wire = b"".join(seen)
+    assert len(wire) > 2 * len(secret)
+    assert not any(text in wire for text in shown)
+
+
+def record_both_ways(front: socket.socket, back: socket.socket, seen: list[bytes]) -> None:
+    near, far = front.accept()[0], socket.create_connection(back.getsockname())
+    other = {near: far, far: near}
+    while other:
+        for ready in select.select(list(other), [], [], 10)[0]:
+            data = ready.recv(1 << 16)
+            if not data:
+                near.close()
+                far.close()
+                return
+            seen.append(data)
+            other[ready].sendall(data)
+
+
 def test_truncated_frame_is_reported(keys: Path) -> None:
     left, right = tcp_pair(keys)
-    right._connection.setblocking(True)
-    right._connection.sendall(frame_header(1, 0, "conv1", 100) + b"short")
+    send_record(right, frame_header(1, 0, "conv1", 100) + b"short")
     right.close()
     with pytest.raises(ProtocolError, match="broke"):
         left.receive("conv1", 100)
@@ -342,9 +402,9 @@ def test_truncated_frame_is_reported(keys: Path) -> None:
 
 def test_replayed_frame_is_refused(keys: Path) -> None:
     left, right = tcp_pair(keys)
-    right._connection.setblocking(True)
     frame = frame_header(1, 0, "conv1", 4) + b"data"
-    right._connection.sendall(frame + frame)
+    send_record(right, frame)
+    send_record(right, frame)
     assert bytes(left.receive("conv1", 4)) == b"data"
     with pytest.raises(ProtocolError, match="replayed"):
         left.receive("conv1", 4)

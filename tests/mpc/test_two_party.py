@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,17 +15,21 @@ import numpy as np
 import pytest
 
 from autorep import _native
+from autorep._native import ot
 from autorep.errors import AutorepError, ConfigError, HandshakeError, MaterialError, ProtocolError
 from autorep.mpc import verbs
 from autorep.mpc.kit import verify
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.party import Party
-from autorep.mpc.rlwe import slots
+from autorep.mpc.ring import reduce
+from autorep.mpc.rlwe import linear, slots
+from autorep.mpc.rlwe.packing import pack
+from autorep.mpc.rlwe.parameters import SecretKey
 from autorep.mpc.transport import Ledger, MemoryTransport, memory_pair
 from autorep.mpc.two_party import model, names, rounding, wire
 from autorep.mpc.two_party.cost import make_frames, preparation_cost, setup_frames
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
-from autorep.mpc.two_party.stored import kit_bytes
+from autorep.mpc.two_party.stored import OwnRandomness, kit_bytes
 from autorep.program import ir, quadratics
 from autorep.program.files import share_parameters
 from autorep.program.fixed import run_fixed
@@ -271,6 +277,58 @@ def test_a_tampered_message_aborts_both_with_a_cause(how: str, when: int, party:
     assert all(link.failed for link in links)
 
 
+@pytest.mark.parametrize("fill", [0, 2**64 - 1])
+def test_what_makers_send_is_uniform_whatever_their_masks_and_choices_are(
+    monkeypatch: pytest.MonkeyPatch, fill: int
+) -> None:
+    """χ² of the bytes of every kind of message, all masks, triples' bits and selecting bits being zero, or all one."""
+    servers, sent = Servers(mixed_program(6)), [dict[str, bytes](), dict[str, bytes]()]
+    constant = np.uint64(fill)
+    monkeypatch.setattr(OwnRandomness, "words", lambda _, name, n, bits=64: reduce(np.full(n, constant), bits))
+
+    def spied(i: int) -> Any:
+        step = servers.offline[i]._step
+
+        def spy(kind: int, label: str, payload: Any, reader: Any) -> Any:
+            name = label if "/values" not in label and "/choose" not in label else label.rpartition("/")[2]
+            if payload is not None:
+                sent[i][name] = sent[i].get(name, b"") + bytes(payload)
+            return step(kind, label, payload, reader)
+
+        servers.offline[i]._step = spy  # type: ignore[method-assign]
+        return Maker(servers.models[i], servers.offline[i]).make(2)
+
+    servers.both(spied)
+    checked = set()
+    for messages in sent:
+        for name, data in messages.items():
+            if name in ("hello", "prepare/kits") or len(data) < 4096:
+                continue
+            checked.add(name)
+            expected = len(data) / 256
+            counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
+            assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * (2 * 255) ** 0.5, name
+    assert {"linear/request", "choose", "values", "quadratic/rho", "quadratic/p", "quadratic/difference"} <= checked
+    assert any(name.endswith("/answer") for name in checked)
+
+
+def test_no_two_ciphertexts_share_their_public_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c₁ comes from a seed and a label; where two requests had the same, their difference would be in the clear."""
+    servers, used = Servers(mixed_program(6)), []
+    encrypt = SecretKey.encrypt
+    monkeypatch.setattr(
+        SecretKey, "encrypt", lambda key, m, seed, label: (used.append((seed, label)), encrypt(key, m, seed, label))[1]
+    )
+
+    def twice(i: int) -> None:
+        maker = Maker(servers.models[i], servers.offline[i])
+        maker.make(2)
+        maker.make(1)
+
+    servers.both(twice)
+    assert len(used) == len(set(used)) > 10
+
+
 def test_dcf_comparisons_are_refused() -> None:
     program = small_program()
     servers = Servers(program)
@@ -330,6 +388,77 @@ def test_ledger_equals_the_cost_model_frame_by_frame(preparation: str) -> None:
     for party in (0, 1):
         assert ledgers[party][1].total("offline").sent == count * cost.sent[party]
         assert ledgers[party][0].total("offline").sent == cost.setup_bytes[party]
+
+
+def test_parts_of_making_add_up_to_all_of_it() -> None:
+    servers, count = Servers(mixed_program(5)), 2
+
+    def one(i: int) -> tuple[Maker, float, int]:
+        maker, link = Maker(servers.models[i], servers.offline[i]), servers.offline[i]
+        maker.make()  # what an earlier call took is forgotten
+        link.ledger, started = Ledger(), time.perf_counter()
+        maker.make(count)
+        return maker, time.perf_counter() - started, link.ledger.total("offline").sent
+
+    for maker, seconds, sent in servers.both(one):
+        parts = maker.account.parts
+        assert set(parts) == {
+            "masks and kits", "linear layers", "own convolutions", "products", "comparisons", "quadratics",
+        }  # fmt: skip
+        assert sum(part.sent for part in parts.values()) == sent
+        assert sum(part.seconds for part in parts.values()) == pytest.approx(seconds, rel=0.05, abs=0.01)
+        assert all(part.seconds > 0 for part in parts.values())
+        assert parts["own convolutions"].sent == 0
+        frames = list(make_frames(servers.program, count))
+        for part, prefix in (("quadratics", "quadratic"), ("products", "product")):
+            mine = sum(frame.bytes(maker.model.party) for frame in frames if frame.label.startswith(prefix))
+            assert parts[part].sent == mine > 0
+
+
+@pytest.mark.parametrize("preparation", ["two-party", "ot"])
+def test_the_estimate_counts_what_the_makers_do(preparation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every transfer, ciphertext, transformed weight and product of a run is one that was counted."""
+    program, count = (mixed_program(5) if preparation == "two-party" else small_program()), 2
+    servers, done = Servers(program, preparation), Counter[str]()
+    extend, answer = ot.Receiver.extend, linear.WeightOwner.answer
+    weights, encrypt = linear.WeightOwner._weights, slots.KeyHolder.encrypt
+
+    def counted(name: str, call: Any, size: Callable[..., int]) -> Any:
+        def spy(*arguments: Any) -> Any:
+            done[name] += size(*arguments)
+            return call(*arguments)
+
+        return spy
+
+    makers = servers.both(lambda i: Maker(servers.models[i], servers.offline[i]))
+    monkeypatch.setattr(ot.Receiver, "extend", counted("transfers", extend, lambda *a: 64 * a[2].size))
+    monkeypatch.setattr(
+        linear.WeightOwner, "answer", counted("answers", answer, lambda owner, *a: a[2] * owner._packing.answers)
+    )
+    monkeypatch.setattr(
+        linear.WeightOwner, "_weights", counted("weights", weights, lambda owner, _, n: n * owner._packing.digits)
+    )
+    monkeypatch.setattr(slots.KeyHolder, "encrypt", counted("blocks", encrypt, lambda *a: len(a[1])))
+    servers.both(lambda i: makers[i].make(count))
+    work = preparation_cost(program, count, 1, preparation).work
+    assert done["transfers"] == work.transfers > 0  # each has one receiver
+    assert done["weights"] == 2 * work.weights  # of both parties
+    packings = [pack(layer) for layer in model.linear_layers(program)] if preparation == "two-party" else []
+    assert done["answers"] + 2 * count * sum(p.requests for p in packings) == 2 * work.ciphertexts
+    assert work.products == 2 * count * work.weights
+    assert done["blocks"] == 2 * work.blocks  # ρ, then P − b
+    assert (work.weights > 0) == (preparation == "two-party")
+
+
+def test_the_estimate_of_seconds_follows_the_link() -> None:
+    made = preparation_cost(mixed_program(5), count=4)
+    assert made.seconds(1e9, 0.0)["network_seconds"] == pytest.approx(made.longer_way / 4e9)
+    slow = made.seconds(1e9, 0.02)
+    assert slow["network_seconds"] == pytest.approx((made.flights * 0.02 + made.longer_way / 1e9) / 4)
+    assert slow["seconds"] == pytest.approx(slow["network_seconds"] + slow["compute_seconds"])
+    assert max(made.sent) <= made.longer_way / 4 <= sum(made.sent)
+    alone = preparation_cost(mixed_program(5), count=1)
+    assert alone.seconds(1e9, 0.0)["compute_seconds"] > made.seconds(1e9, 0.0)["compute_seconds"]  # weights are shared
 
 
 def test_the_bound_of_quadratics_is_that_of_the_slots_and_of_the_guard_band() -> None:

@@ -1,7 +1,8 @@
 """A model whose correlations come from a dealer: its parameters opened once under blinding, its queries read from kits.
 
-Opened is F = W + B for every parameter that correlations multiply: one round each, 8 bytes an element. B = B₀ + B₁ is
-uniform and the servers know one part each, so F says nothing about W; the dealer knows B and never sees F.
+Opened is F = W + B for every parameter that correlations multiply: 8 bytes an element, a round for every 4 MB.
+B = B₀ + B₁ is uniform and the servers know one part each, so F says nothing about W; the dealer knows B and never
+sees F.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from autorep.mpc.tape import PartyTape
 from autorep.mpc.transport import Transport
 from autorep.mpc.verbs import Correlation
 from autorep.program import ir
+
+SLICE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,14 @@ class BlindedModel(Preparation):
         """Open F of one parameter."""
         label, link = f"{operation.op.name}.{name}", self._exchange.transport
         link.phase = "offline"
-        opened = self._exchange.open(label, [(self._blinded(label, share), 64)])[0]
+        opened = blinding_share(self._seed, label, share.shape)
+        opened += share
+        rows = max(1, SLICE_BYTES * len(opened) // opened.nbytes)
+        for start in range(0, len(opened), rows):  # in place and in slices: large weights set the peak of memory
+            part = opened[start : start + rows]
+            part[:] = self._exchange.open(label, [(part, 64)])[0]
         link.phase = "online"
         self._opened[label] = operation.pack(name, opened)
-
-    def _blinded(self, label: str, share: np.ndarray) -> np.ndarray:
-        blinded = blinding_share(self._seed, label, share.shape)
-        blinded += share  # in place: the largest weights set the peak of a server's memory
-        return blinded
 
     def source(self, kit: bytes | memoryview) -> KitSource:
         """The reader of one kit, which must be whole and made under this blinding."""

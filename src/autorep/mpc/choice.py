@@ -1,17 +1,19 @@
 """Which comparison protocol suits a program and a link, by the cost model.
 
 Counted is what one query occupies: its online latency, and the time its kits take from the dealer over a link of the
-same kind (both go out together; the larger decides). Keys cost bytes and save rounds, bits the other way round.
+same kind (both go out together; the larger decides). Keys cost bytes and save rounds, bits the other way round. The
+model's own constants decide, not the speed of the machine: two servers, and whoever prepares for them, choose alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from autorep.mpc.comparisons import COMPARISONS, ComparisonName
 from autorep.mpc.cost import LINKS, Cost, cost
+from autorep.mpc.two_party.names import checked_comparison
 from autorep.program.ir import Program
 
 
@@ -44,6 +46,15 @@ class Choice:
             },
             "best": {link: self.best(link) for link in LINKS},
         }
+
+
+def chosen(
+    program: Program, comparison: ComparisonName | Literal["auto"] | None, preparation: str, link: str = "lan"
+) -> ComparisonName:
+    """The protocol to use: the one asked for, else with a dealer the best for the link, without one the only one."""
+    if preparation != "dealer" or comparison not in (None, "auto"):
+        return checked_comparison(preparation, None if comparison == "auto" else comparison)
+    return choices(program).best(link) if program.relu_count else "dcf"
 
 
 def choices(program: Program, batch: int = 1) -> Choice:

@@ -127,6 +127,17 @@ class Cost:
         )
         return {"network_seconds": network, "compute_seconds": compute, "seconds": network + compute}
 
+    def making_latency(self, link: str) -> dict[str, float]:
+        """Estimated seconds of making one query's kits between the servers: network, compute and both."""
+        if self.preparing is None:
+            raise ValueError("a dealer makes these kits")
+        return self.preparing.seconds(LINKS[link].rate, LINKS[link].one_way_delay)
+
+    def _preparing_json(self) -> dict[str, Any]:
+        if self.preparing is None:
+            return {}
+        return {**self.preparing.to_json(), "preparing_latency": {name: self.making_latency(name) for name in LINKS}}
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, totals first."""
         offline = [self.offline_bytes(party) for party in PARTIES]
@@ -142,7 +153,7 @@ class Cost:
             "model_bytes_per_party": self.model_bytes,
             "ring_multiplications": self.ring_multiplications,
             "comparisons": self.comparisons,
-            **({} if self.preparing is None else self.preparing.to_json()),
+            **self._preparing_json(),
             "latency": {name: self.latency(name) for name in LINKS},
             "layers": [
                 {

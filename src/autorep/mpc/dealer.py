@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +20,7 @@ from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealt import Dealing
 from autorep.mpc.formats import layout
 from autorep.mpc.inventory import kit_bytes, program_items
-from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitBuffer, KitWriter, Sink
+from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, KitBuffer, KitWriter, Sink, kit_id
 from autorep.mpc.operations import Operation, correlate, protocols
 from autorep.mpc.prg import fresh_seed
 from autorep.mpc.sizes import Item
@@ -52,7 +54,8 @@ class Dealer:
         self, program: ir.Program, blinding: Blinding | None = None, comparison: ComparisonName = "dcf"
     ) -> None:
         self.program, self.blinding, self.comparison = program.public(), blinding or Blinding(), comparison
-        self._series, self._numbers = secrets.token_bytes(8), itertools.count()  # of kit ids: see record.py
+        self._series = secrets.token_bytes(8)  # of kit ids, which count for every batch size: see record.py
+        self._numbers: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
         self._hash = bytes.fromhex(program_hash(program))
         seed0, seed1 = self.blinding.seeds
         self._layouts: dict[int, _Layout] = {}
@@ -67,8 +70,8 @@ class Dealer:
         """Two kits for one query of `batch` images, in memory; `owed` as for `deal_to`."""
         sizes = self.kit_bytes(batch)
         sinks = KitBuffer(sizes[0]), KitBuffer(sizes[1])
-        kit_id = self.deal_to(sinks, batch, owed=owed)
-        return Dealt(kit_id, (bytes(sinks[0].read()), bytes(sinks[1].read())))
+        name = self.deal_to(sinks, batch, owed=owed)
+        return Dealt(name, (bytes(sinks[0].read()), bytes(sinks[1].read())))
 
     def kit_bytes(self, batch: int = 1) -> tuple[int, int]:
         """Sizes of the two parties' kits."""
@@ -99,19 +102,19 @@ class Dealer:
         """
         common = self._layout(batch)
         seeds = seeds or (fresh_seed(), fresh_seed())
-        kit_id = self._series + next(self._numbers).to_bytes(8, "big")
+        name = kit_id(self._series, batch, next(self._numbers[batch]).to_bytes(7, "big"))
         writers = []
         for party in (0, 1):
             body = common.sizes[party] - HEADER_BYTES - TAG_BYTES
             header = Header(
-                party, self.comparison, batch, kit_id, self._hash, self.blinding.id, seeds[party], body, common.id
+                party, self.comparison, batch, name, self._hash, self.blinding.id, seeds[party], body, common.id
             )
             writers.append(KitWriter(sinks[party], header))
-        dealing = Dealing(DealerTape(kit_id, common.items, seeds, (writers[0], writers[1])), self._fixed)
+        dealing = Dealing(DealerTape(name, common.items, seeds, (writers[0], writers[1])), self._fixed)
         sums = {op.name for op in self.program.ops if op.kind == "sum"}
         _, debts = correlate(self.program, common.operations, dealing, () if owed is None else sums)
         if owed is not None:
             owed.update(debts)
         for writer in writers:
             writer.finish()
-        return kit_id
+        return name

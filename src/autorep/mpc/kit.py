@@ -35,6 +35,17 @@ TAG_BYTES = 16
 _TAG_CHUNK = 1 << 30  # OpenSSL counts the bytes of one call in an int
 KIT_ID_BYTES = 16
 _COMPARISON_CODES = {"dcf": 0, "bits": 1, "short": 2}
+_BATCH_BYTE = 8  # of an id
+
+
+def kit_id(series: bytes, batch: int, number: bytes) -> bytes:
+    """An id of a kit for `batch` images: 8 bytes of its maker's, the batch size, 7 bytes that tell kits apart."""
+    return series + bytes([min(batch, 256) - 1]) + number
+
+
+def batch_of(name: bytes) -> int:
+    """The images that the kit of this id is for; 256 stands for all that is larger."""
+    return name[_BATCH_BYTE] + 1
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ import numpy as np
 
 from autorep import private
 from autorep.errors import MaterialError
-from autorep.mpc.kit import Header, KitCheck, read_header
+from autorep.mpc.kit import Header, KitCheck, batch_of, read_header
 from autorep.mpc.record import Record
 from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_HELD_BYTES = 1 << 26  # of kits in memory
+_HELD_BYTES = 1 << 27  # of kits in memory
 
 
 def record_folder(store_folder: Path) -> Path:
@@ -93,8 +93,7 @@ class Store:
         self._held: dict[bytes, memoryview] = {}  # oldest first
         self._lock = threading.Lock()  # where a kit is: in memory, on disk, or gone
         self._ready, self._incoming = self.folder / "ready", self.folder / "incoming"
-        for sub in (self._ready, self._incoming):
-            private.make_folder(sub)
+        self._make_folders()
         self._record = self._open_record()
         for leftover in self._incoming.iterdir():
             leftover.unlink()
@@ -104,6 +103,15 @@ class Store:
         for name in unused - found:
             self._record.forget(bytes.fromhex(name))
         self.turned_away = len(found - unused)
+
+    def _make_folders(self) -> None:
+        for sub in (self._ready, self._incoming):
+            private.make_folder(sub)
+
+    def _mend(self) -> None:
+        """A store that was deleted whole, in use, goes on empty: what was used is on record elsewhere."""
+        if not self.folder.exists():
+            self._make_folders()
 
     def _open_record(self) -> Record:
         folder = record_folder(self.folder)
@@ -124,6 +132,7 @@ class Store:
         self._record.close()
 
     def __len__(self) -> int:
+        self._mend()
         return len(self._held) + sum(1 for _ in self._ready.iterdir())
 
     @property
@@ -134,6 +143,7 @@ class Store:
     def ids(self) -> list[bytes]:
         """Ids of the unused kits, oldest first."""
         entries = []
+        self._mend()
         for path in self._ready.iterdir():
             try:
                 entries.append((path.stat().st_mtime_ns, path.name))
@@ -191,6 +201,7 @@ class Store:
     @contextmanager
     def _to_disk(self, kit_id: bytes, held: bool = False) -> Iterator[Incoming]:
         path = self._incoming / kit_id.hex()
+        self._mend()
         try:
             with open(path, "wb", opener=private.opener) as file:
                 sink = Incoming(file, kit_id)
@@ -217,6 +228,8 @@ class Store:
             raise MaterialError(f"kit {kit_id.hex()}: its header names {header.kit_id.hex()}")
         if header.program_hash != self._program_hash:
             raise MaterialError(f"kit {kit_id.hex()}: made for another program than this store's")
+        if min(header.batch, 256) != batch_of(kit_id):
+            raise MaterialError(f"kit {kit_id.hex()}: its id is one of another batch size than {header.batch}")
 
     def take(self, kit_id: bytes) -> memoryview:
         """Take a kit out for good and return its bytes; raises MaterialError if they are not those that were put."""

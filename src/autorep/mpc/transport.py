@@ -58,6 +58,11 @@ class Entry:
         self.seconds += other.seconds
         self.cpu_seconds += other.cpu_seconds
 
+    def divided(self, count: int) -> Entry:
+        """One of `count` equal parts; all take part in every round."""
+        parts = self.sent // count, self.received // count, self.rounds
+        return Entry(*parts, self.seconds / count, self.cpu_seconds / count)
+
 
 class Ledger:
     """Bytes, rounds and seconds of a link, per label and phase, in order of first use."""

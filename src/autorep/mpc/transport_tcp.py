@@ -1,7 +1,7 @@
-"""A link over TCP and TLS 1.3, full duplex in one thread.
+"""A link over TCP: TLS 1.3 to know each other, then sealed records (`link_records`), full duplex in one thread.
 
-An OpenSSL connection must not be used by two threads at once, so one loop alternates between sending and receiving
-on a non-blocking socket: two parties that send large messages to each other at the same moment do not deadlock.
+One loop alternates between sending and receiving on a non-blocking socket: two parties that send large messages to each
+other at the same moment do not deadlock. A record belongs to one frame.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import ssl
 import time
 
 from autorep.errors import CertificateError, HandshakeError, ProtocolError
+from autorep.mpc.link_records import TEXT_LIMIT, Opener, Sealer, agree
 from autorep.mpc.tls import peer_roles
 from autorep.mpc.transport import FrameReader, Transport, abort_frame
 
-_RECORD = 16384  # the largest TLS record: one send or receive moves at most this much
-_BURST = 16  # records moved in one direction before the other gets its turn
+_FIRST = 16384  # of a frame's first record, header included: it is copied on both sides, the others are not
+_BURST = 4  # calls in one direction before the other gets its turn
 
 
 class TcpTransport(Transport):
-    """One end of a TLS connection whose handshake is done; `peer` is the authenticated role at the other end."""
+    """One end of a connection whose handshake is done; `peer` is the authenticated role at the other end."""
 
-    def __init__(self, connection: ssl.SSLSocket, peer: str, timeout: float) -> None:
+    def __init__(self, connection: socket.socket, sealer: Sealer, opener: Opener, peer: str, timeout: float) -> None:
         super().__init__(timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         self.peer = peer
-        self._connection = connection
+        self._connection, self._sealer, self._opener = connection, sealer, opener
+        self._text = memoryview(bytearray(TEXT_LIMIT))  # of records that hold more than the reader's target
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._mid_frame = False
@@ -38,17 +40,19 @@ class TcpTransport(Transport):
 
     def interrupt(self) -> None:
         with contextlib.suppress(OSError):  # not connected any more is what the caller wants
-            # The plain socket's shutdown: it does not touch the OpenSSL object that the other thread uses.
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def _transfer(self, header: bytes, payload: memoryview | None, reader: FrameReader | None) -> None:
-        chunks = [] if payload is None else _chunks(header, payload)
+        outgoing = None if payload is None else _Outgoing(self._sealer, header, payload)
         receiving = reader is not None and reader.target() is not None
         deadline = time.monotonic() + self.timeout
-        while chunks or receiving:
+        while outgoing or receiving:
             moved = send_wait = receive_wait = 0
-            if chunks:
-                moved, send_wait = self._send_some(chunks)
+            if outgoing:
+                self._mid_frame = True
+                moved, send_wait = self._send_some(outgoing)
+                if outgoing.done:
+                    outgoing, self._mid_frame = None, False
             if reader is not None and receiving:
                 count, receive_wait = self._receive_some(reader)
                 moved += count
@@ -56,72 +60,97 @@ class TcpTransport(Transport):
             now = time.monotonic()
             if moved:
                 deadline = now + self.timeout
-            if (chunks and not send_wait) or (receiving and not receive_wait) or not (chunks or receiving):
+            if (outgoing and not send_wait) or (receiving and not receive_wait) or not (outgoing or receiving):
                 continue  # there is more to move at once
             self._poll.modify(self._connection, send_wait | receive_wait)
             if not self._poll.poll(max(0.0, deadline - now) * 1000):
                 raise TimeoutError
 
-    def _send_some(self, chunks: list[memoryview]) -> tuple[int, int]:
+    def _send_some(self, outgoing: _Outgoing) -> tuple[int, int]:
         """Send up to a burst; returns the bytes sent and what to poll for (0: more can go at once)."""
         total = 0
         for _ in range(_BURST):
-            try:
-                count = self._connection.send(chunks[0])
-            except ssl.SSLWantWriteError:
-                return total, select.POLLOUT
-            except ssl.SSLWantReadError:
-                return total, select.POLLIN
-            total += count
-            self._mid_frame = True
-            if count < len(chunks[0]):
-                chunks[0] = chunks[0][count:]
-                continue
-            chunks.pop(0)
-            if not chunks:
-                self._mid_frame = False
+            if outgoing.done:
                 break
+            try:
+                count = self._connection.send(outgoing.record)
+            except BlockingIOError:
+                return total, select.POLLOUT
+            total += count
+            outgoing.advance(count)
         return total, 0
 
     def _receive_some(self, reader: FrameReader) -> tuple[int, int]:
         """Receive up to a burst; returns the bytes received and what to poll for (0: more may be there)."""
         total = 0
-        for _ in range(_BURST):
-            target = reader.target()
-            if target is None:
+        for _ in range(_BURST * 2):  # the length of a record is a call of its own
+            if reader.target() is None:
                 break
             try:
-                count = self._connection.recv_into(target)
-            except ssl.SSLWantReadError:
+                count = self._connection.recv_into(self._opener.target())
+            except BlockingIOError:
                 return total, select.POLLIN
-            except ssl.SSLWantWriteError:
-                return total, select.POLLOUT
             if not count:
                 raise ConnectionResetError("closed by the peer")
             total += count
-            reader.advance(count)
+            self._opener.advance(count)
+            if self._opener.size:
+                self._open(reader)
         return total, 0
+
+    def _open(self, reader: FrameReader) -> None:
+        """Give the reader a whole record: in place if it fits into the reader's target, else by a copy."""
+        target, size = reader.target(), self._opener.size
+        assert target is not None
+        if size <= len(target):
+            self._opener.open_into(target[:size])
+            reader.advance(size)
+            return
+        text = self._text[:size]
+        self._opener.open_into(text)
+        while len(text):
+            target = reader.target()
+            if target is None:
+                raise ProtocolError(f"the peer's record goes on for {len(text)} bytes after the end of its frame")
+            count = min(len(target), len(text))
+            target[:count] = text[:count]
+            reader.advance(count)
+            text = text[count:]
 
     def _send_abort(self, message: str) -> None:
         if self._mid_frame:
             return  # the peer would read the abort as payload; closing tells it enough
         try:
             self._connection.settimeout(1.0)
-            self._connection.sendall(abort_frame(message))
-            socket.socket.shutdown(self._connection, socket.SHUT_WR)
+            self._connection.sendall(self._sealer.seal(abort_frame(message)))
+            self._connection.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + 1.0
             # Closing with unread input would reset the connection and could destroy the abort frame on its way.
-            while time.monotonic() < deadline and socket.socket.recv(self._connection, 1 << 16):
+            while time.monotonic() < deadline and self._connection.recv(1 << 16):
                 pass
         except (OSError, ValueError):
             pass  # the link is gone already; the peer sees it closed
 
 
-def _chunks(header: bytes, payload: memoryview) -> list[memoryview]:
-    """The frame as one short first record, header included, and the rest of the payload without a copy."""
-    first = _RECORD - len(header)
-    rest = [payload[first:]] if len(payload) > first else []
-    return [memoryview(header + payload[:first]), *rest]
+class _Outgoing:
+    """A frame on its way out, sealed record by record: the header with the start of the payload, then the rest."""
+
+    def __init__(self, sealer: Sealer, header: bytes, payload: memoryview) -> None:
+        self._sealer = sealer
+        first = _FIRST - len(header)
+        self._rest = payload[first:]
+        self.record = sealer.seal(header + payload[:first])
+
+    @property
+    def done(self) -> bool:
+        return not len(self.record)
+
+    def advance(self, count: int) -> None:
+        """`count` bytes of the record were sent."""
+        self.record = self.record[count:]
+        if not len(self.record) and len(self._rest):
+            self.record = self._sealer.seal(self._rest[:TEXT_LIMIT])
+            self._rest = self._rest[TEXT_LIMIT:]
 
 
 def connect(
@@ -184,4 +213,11 @@ def _secure(
     if not found & roles:
         connection.close()
         raise CertificateError(f"{where}: certificate names {', '.join(sorted(found))}; expected {expected}")
-    return TcpTransport(connection, next(iter(found & roles)), timeout)
+    try:
+        sealer, opener = agree(connection)
+    except OSError as error:
+        connection.close()
+        reason = getattr(error, "reason", None) or error.strerror or error
+        raise HandshakeError(f"{where}: no keys for records agreed ({reason})") from error
+    raw = socket.socket(fileno=connection.detach())
+    return TcpTransport(raw, sealer, opener, next(iter(found & roles)), timeout)

@@ -24,6 +24,7 @@ from autorep.mpc.prg import fresh_seed, stream
 from autorep.mpc.ring import U64, low_bits, packed_bytes, reduce, shift_left
 from autorep.mpc.rlwe.packing import Packing
 from autorep.mpc.rlwe.parameters import (
+    RESIDUE_BITS,
     PublicKey,
     SecretKey,
     expand,
@@ -60,7 +61,8 @@ class MaskOwner:
         c1 = _native.unpack(answer[:split], count * ring.n, bits).reshape(count, ring.n)
         c0 = _native.unpack(answer[split:], images * self._outputs.size, bits).reshape(images, -1)
         centred = (c1 << U64(64 - bits)).view(np.int64) >> np.int64(64 - bits)
-        low, _ = ring.combine(self._key.times_secret(ring.residues(centred)))
+        residues = ring.small(centred) if bits <= RESIDUE_BITS else ring.residues(centred)
+        low, _ = ring.combine(self._key.times_secret(residues))
         at_outputs = low.reshape(images, -1)[:, self._outputs.reshape(-1)]
         return _to_ring(packing, reduce(c0 + at_outputs, bits)).reshape(images, *self._outputs.shape)
 
@@ -80,7 +82,7 @@ class WeightOwner:
         columns = self._columns(data, seed, images)
         c1 = np.empty((images, packing.bands, packing.groups, ring.n), np.uint64)
         c0 = np.empty_like(c1)
-        at_once = 2 if packing.layer.groups == 1 else 1  # groups of outputs that read the same chunks
+        at_once = 4 if packing.layer.groups == 1 else 1  # groups of outputs that read the same chunks
         for first in range(0, packing.groups, at_once):
             groups = range(first, min(first + at_once, packing.groups))
             chunks = packing.chunks_of(first)

@@ -6,12 +6,14 @@ A `Frame` is one message; where both parties send one, they do so at once. A run
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from autorep._native import ot as transfer
 from autorep.mpc import verbs
 from autorep.mpc.kit import KIT_ID_BYTES
+from autorep.mpc.operations import protocols
 from autorep.mpc.ot import base
 from autorep.mpc.ot.extension import CHUNK, Modulus, power, receiver_bytes, sender_bytes
 from autorep.mpc.ot.tools import BIT
@@ -21,6 +23,7 @@ from autorep.mpc.rlwe.packing import pack
 from autorep.mpc.rlwe.parameters import linear_ring, public_key_bytes, slot_ring
 from autorep.mpc.transport import FRAME_OVERHEAD
 from autorep.mpc.two_party.cross import WORD, way
+from autorep.mpc.two_party.estimate import ONE_CORE, Speed, Work, lattice_work
 from autorep.mpc.two_party.model import ORDER_BYTES, linear_layers
 from autorep.mpc.two_party.stored import correlations, kit_bytes
 from autorep.program import ir
@@ -160,14 +163,28 @@ def _quadratics(program: ir.Program) -> int:
 
 @dataclass(frozen=True)
 class PreparationCost:
-    """Bytes (frame headers included) and flights of preparing one query of `batch` images, `count` at a time."""
+    """Bytes (frame headers included), flights and work of preparing one query of `batch` images, `count` at a time.
+
+    Attributes:
+        sent: by either party, for one query.
+        flights, longer_way, work: of all `count` together; `longer_way` adds up the larger direction of every message.
+    """
 
     preparation: str
     count: int
     setup_bytes: tuple[int, int]
     sent: tuple[float, float]
     flights: int
+    longer_way: int
+    work: Work
     kit_bytes: int
+
+    def seconds(self, bytes_per_second: float, one_way_delay: float, speed: Speed = ONE_CORE) -> dict[str, float]:
+        """Estimate for one query on a link: network, compute and both. Computing and sending do not overlap."""
+        network = self.flights * one_way_delay + self.longer_way / bytes_per_second
+        compute = self.work.seconds(speed) + self.flights * speed.frame
+        parts = {"network_seconds": network, "compute_seconds": compute, "seconds": network + compute}
+        return {name: value / self.count for name, value in parts.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -190,4 +207,23 @@ def preparation_cost(
     once, made = list(setup_frames(program, preparation)), list(make_frames(program, count, batch, preparation))
     setup0, setup1 = (sum(frame.bytes(party) for frame in once) for party in (0, 1))
     sent0, sent1 = (sum(frame.bytes(party) for frame in made) / count for party in (0, 1))
-    return PreparationCost(preparation, count, (setup0, setup1), (sent0, sent1), len(made), kit_bytes(program, batch))
+    longer = sum(max(frame.bytes(0), frame.bytes(1)) for frame in made)
+    work = _work(program, made, count, batch, preparation)
+    return PreparationCost(
+        preparation, count, (setup0, setup1), (sent0, sent1), len(made), longer, work, kit_bytes(program, batch)
+    )
+
+
+def _work(program: ir.Program, frames: Sequence[Frame], count: int, batch: int, preparation: str) -> Work:
+    def carried(suffix: str) -> int:
+        return sum(sum(filter(None, frame.sent)) for frame in frames if frame.label.endswith(suffix))
+
+    found = Work()
+    if preparation == "two-party":
+        found = lattice_work(map(pack, linear_layers(program)), count * batch, _quadratics(program))
+    return replace(
+        found,
+        transfers=carried("/choose") // transfer.MESSAGE_BYTES,
+        values=carried("/values"),
+        multiplications=count * sum(op.multiplications() for op in protocols(program, batch, "bits")),
+    )

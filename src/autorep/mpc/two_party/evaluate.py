@@ -19,6 +19,7 @@ from autorep.mpc.ot.extension import Modulus, power
 from autorep.mpc.ot.tools import BIT
 from autorep.mpc.ring import U64, low_bits, reduce
 from autorep.mpc.two_party import rounding
+from autorep.mpc.two_party.account import Account
 from autorep.mpc.two_party.cross import Coefficients, Cross
 from autorep.mpc.two_party.stored import OwnRandomness
 
@@ -38,8 +39,10 @@ def _split(values: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
 class Evaluation:
     """One party's end. `kernels`: layer name -> its own weight share, packed."""
 
-    def __init__(self, cross: Cross, kernels: dict[str, RingKernel], coefficients: Coefficients) -> None:
-        self._cross, self._kernels, self._coefficients = cross, kernels, coefficients
+    def __init__(
+        self, cross: Cross, kernels: dict[str, RingKernel], coefficients: Coefficients, account: Account
+    ) -> None:
+        self._cross, self._kernels, self._coefficients, self._account = cross, kernels, coefficients, account
         self._tools, self._party = cross.tools, cross.party
 
     def _wraps(
@@ -77,7 +80,8 @@ class Evaluation:
         terms = self._cross.linear(together)
         images = {}
         for name, rho in together.items():
-            own = self._kernels[name](rho)
+            with self._account.part("own convolutions"):
+                own = self._kernels[name](rho)
             images[name] = iter(np.split(U64(0) - own - terms[name].reshape(own.shape), len(by_layer[name])))
         return [[reduce(next(images[c.op.name]), c.op.bits)] for c, _ in draws]
 

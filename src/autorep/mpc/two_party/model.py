@@ -20,13 +20,14 @@ import numpy as np
 
 from autorep.errors import MaterialError, ProtocolError
 from autorep.mpc import verbs
-from autorep.mpc.kit import HEADER_BYTES, KIT_ID_BYTES, TAG_BYTES, Header, read_header
+from autorep.mpc.kit import HEADER_BYTES, KIT_ID_BYTES, TAG_BYTES, Header, kit_id, read_header
 from autorep.mpc.operations import Operation, correlate, protocols
 from autorep.mpc.operations.linear import RingKernel
 from autorep.mpc.preparation import Preparation
 from autorep.mpc.prg import fresh_seed
 from autorep.mpc.rlwe.packing import Layer, layer_of
 from autorep.mpc.transport import Transport, handshake
+from autorep.mpc.two_party.account import Account
 from autorep.mpc.two_party.cross import Coefficients, Weights, way
 from autorep.mpc.two_party.evaluate import Draw, Evaluation, Tensors
 from autorep.mpc.two_party.stored import OwnRandomness, TwoPartySource, kit_bytes, kit_layout, write_kit
@@ -131,7 +132,11 @@ class _Walk(Source):
 
 
 class Maker:
-    """Makes kits with the other server's maker over `link`, which serves nothing else meanwhile."""
+    """Makes kits with the other server's maker over `link`, which serves nothing else meanwhile.
+
+    Attributes:
+        account: what the last `make` took, part by part.
+    """
 
     def __init__(self, model: TwoPartyModel, link: Transport) -> None:
         self.model, self._link = model, link
@@ -141,10 +146,16 @@ class Maker:
         cross = way(model.preparation)(model.party, link)
         coefficients = model.coefficients()
         cross.load(model.weights(), coefficients)
-        self._evaluation = Evaluation(cross, model.kernels, coefficients)
+        self.account = Account(link)
+        self._evaluation = Evaluation(cross, model.kernels, coefficients, self.account)
 
     def make(self, count: int = 1, batch: int = 1) -> list[tuple[bytes, bytes]]:
         """`count` kits of `batch` images each, as (kit id, this party's kit)."""
+        self.account.parts.clear()
+        with self.account.part("masks and kits"):
+            return self._make(count, batch)
+
+    def _make(self, count: int, batch: int) -> list[tuple[bytes, bytes]]:
         model, ids = self.model, self._agree(count, batch)
         seeds = [fresh_seed() for _ in range(count)]
         walks = [_Walk(OwnRandomness(seed, model.party)) for seed in seeds]
@@ -153,7 +164,9 @@ class Maker:
             correlate(model.program, operations, walk)
         results: list[dict[str, Tensors]] = [{} for _ in walks]
         flat = [(walk, results[i], draw) for i, walk in enumerate(walks) for draw in walk.truncations]
-        for (walk, kept, (c, _)), tensors in zip(flat, self._evaluation.truncations([draw for _, _, draw in flat])):
+        with self.account.part("comparisons"):
+            truncated = self._evaluation.truncations([draw for _, _, draw in flat])
+        for (walk, kept, (c, _)), tensors in zip(flat, truncated):
             walk.truncated[c.label] = kept[c.label] = tensors
         for walk in walks:
             walk.draws.clear()
@@ -161,10 +174,10 @@ class Maker:
         self._evaluate(walks, results)
         body, layout = kit_bytes(model.program, batch) - HEADER_BYTES - TAG_BYTES, kit_layout(model.program, batch)
         kits = []
-        for kit_id, seed, kept in zip(ids, seeds, results):
-            binding = kit_id, model.program_hash, model.shares_id, seed
+        for name, seed, kept in zip(ids, seeds, results):
+            binding = name, model.program_hash, model.shares_id, seed
             header = Header(model.party, "bits", batch, *binding, body, layout)
-            kits.append((kit_id, write_kit(model.program, header, kept)))
+            kits.append((name, write_kit(model.program, header, kept)))
         return kits
 
     def _agree(self, count: int, batch: int) -> list[bytes]:
@@ -174,7 +187,7 @@ class Maker:
             raise MaterialError(f"prepare: {count} kits of {batch} images; both must be at least 1")
         length = len(order) + count * KIT_ID_BYTES
         if self.model.party == 0:
-            ids = secrets.token_bytes(count * KIT_ID_BYTES)
+            ids = b"".join(kit_id(secrets.token_bytes(8), batch, secrets.token_bytes(7)) for _ in range(count))
             self._link.send("prepare/kits", order + ids)
         else:
             received = bytes(self._link.receive("prepare/kits", length))
@@ -197,17 +210,20 @@ class Maker:
             for (i, (c, _)), values in zip(found, tensors, strict=True):
                 results[i][c.label] = values
 
-        for kind, evaluate in (
-            (verbs.LinearImage, made.linear),
-            (verbs.Product, made.products),
-            (verbs.Bits, made.bits),
+        for part, kind, evaluate in (
+            ("linear layers", verbs.LinearImage, made.linear),
+            ("products", verbs.Product, made.products),
+            ("comparisons", verbs.Bits, made.bits),
         ):
             found = of(kind)
-            keep(found, evaluate([draw for _, draw in found]))
-        found = of(verbs.BitTriples)
-        keep(found, made.triples([(draw[0], walks[i].own) for i, draw in found]))
-        found = of(verbs.Selection)
-        keep(found, made.selections([(draw, walks[i].own) for i, draw in found]))
+            with self.account.part(part):
+                keep(found, evaluate([draw for _, draw in found]))
+        with self.account.part("comparisons"):
+            found = of(verbs.BitTriples)
+            keep(found, made.triples([(draw[0], walks[i].own) for i, draw in found]))
+            found = of(verbs.Selection)
+            keep(found, made.selections([(draw, walks[i].own) for i, draw in found]))
         found = of(verbs.Quadratic)
         queries = [[draw for j, draw in found if j == i] for i in range(len(walks))]
-        keep(found, [tensors for query in made.quadratics(queries) for tensors in query])
+        with self.account.part("quadratics"):
+            keep(found, [tensors for query in made.quadratics(queries) for tensors in query])

@@ -6,7 +6,7 @@ by less than two units, and the difference is a dither without bias: no bytes. T
 Where R must be a number and not a residue modulo 2**k, k = open_bits − s: let R₀ come from r₀ + 2**(open_bits − 2 − d)
 in addition, and add only the top d + 1 bits of R₀ and R₁, d = 1: their sum's upper bits are the wrap w, its bit d is
 m, and ρ = R₀ + R₁ − 2**k·w − 2**(k−2−d). The carry that is ignored stays inside the guard band: T − ρ + c·m·2**k is
-right for |y| < 2**(open_bits − 2)·(1 − 2**−d).
+right for |y| < 2**(open_bits − 2)·(1 − 2**−d), but for the lowest 2**(s−1) of these values.
 """
 
 from __future__ import annotations
