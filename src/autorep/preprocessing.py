@@ -112,9 +112,20 @@ class Preprocessing:
         return left, top, left + width, top + height
 
 
+def no_pictures(shape: Sequence[int]) -> ConfigError:
+    """For a picture or a path where the model's owner says nothing of pictures: guessing could answer wrongly."""
+    return ConfigError(
+        "this model does not say how a picture becomes its input, so pictures and paths of pictures cannot be taken; "
+        f"give an array (N, {', '.join(map(str, shape))}) of the numbers it was calibrated with, or compile it with "
+        "normalize=(mean, std), so that it takes pixels"
+    )
+
+
 def checked_numbers(images: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """A batch (N, *shape) of finite floating-point numbers; one image becomes a batch of one."""
     shape = tuple(shape)
+    if images.dtype.kind in "USO":
+        raise no_pictures(shape)
     if images.shape == shape:
         images = images[None]
     if images.shape[1:] != shape:
@@ -176,16 +187,18 @@ def _pillow() -> Any:
 
 def _upright(picture: Any, channels: int) -> Any:
     """Step 1: a Pillow image of mode L or RGB."""
-    image_module = _pillow()
-    if not isinstance(picture, str | Path):
-        return _flat(picture, channels, "picture")
+    image_module, name = _pillow(), str(picture) if isinstance(picture, str | Path) else "picture"
     try:
+        if not isinstance(picture, str | Path):
+            return _flat(picture, channels, name)
         with image_module.open(picture) as opened:
-            return _flat(opened, channels, str(picture))
+            return _flat(opened, channels, name)
+    except DataError:
+        raise
     except FileNotFoundError:
-        raise DataError(f"{picture}: no such file") from None
-    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError) as error:
-        raise DataError(f"{picture}: cannot be read as a picture ({error})") from None
+        raise DataError(f"{name}: no such file") from None
+    except Exception as error:  # decoders meet damaged files with errors of every kind, and decode late
+        raise DataError(f"{name}: cannot be read as a picture ({error})") from None
 
 
 def _flat(image: Any, channels: int, name: str) -> Any:

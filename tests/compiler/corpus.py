@@ -163,11 +163,44 @@ def copy_into(m, x):
 
 
 @case
+def input_changed_in_place(m, x):
+    x.mul_(0.5).add_(0.1)
+    return m.relu(m.stem(x)) + x.mean((1, 2, 3), keepdim=True)
+
+
+@case
+def set_by_a_list_of_channels(m, x):
+    y = m.relu(m.stem(x))
+    y[:, [0, 3]] = y[:, [1, 2]] * 2
+    y[:, :, 0, 0] = 0.5
+    return m.a(y)
+
+
+@case
+def in_place_on_a_moved_view(m, x):
+    y = m.stem(x)
+    y[:, :, ::3].neg_()
+    y.transpose(0, 1)[2].zero_()
+    y.permute(0, 2, 3, 1)[..., -1] += 2
+    first, second = y.chunk(2, 1)
+    first.add_(second.relu())
+    second.add_(first.relu())
+    return y
+
+
+@case
 def out_argument(m, x):
     y = m.stem(x)
     z = torch.empty_like(y)
     torch.add(y, m.a(y), out=z)
     return z
+
+
+@case
+def in_place_through_a_flat_view_of_the_whole_batch(m, x):
+    y = m.stem(x)
+    y.view(-1).sub_(0.1).relu_()
+    return y
 
 
 # functional and reused -----------------------------------------------------------------------------------
@@ -255,6 +288,52 @@ def norm_by_hand(m, x):
 @case
 def matrix_product_with_a_parameter(m, x):
     return m.relu(m.stem(x)).mean((2, 3)) @ m.fc.weight.t() + m.fc.bias
+
+
+@case
+def weights_made_in_forward(m, x):
+    w = m.a.weight
+    w = (w - w.mean((1, 2, 3), keepdim=True)) / (w.std((1, 2, 3), keepdim=True) + 1e-5)
+    return F.conv2d(m.relu(m.stem(x)), 0.2 * w, padding=1)
+
+
+@case
+def einsum_with_a_parameter(m, x):
+    y = torch.einsum("nchw,dc->ndhw", m.relu(m.stem(x)), m.gate.weight)
+    return torch.einsum("kc,nc->nk", m.fc.weight, torch.einsum("nchw,wh->nc", y, torch.ones(10, 10) / 100))
+
+
+@case
+def weights_in_another_memory_order(m, x):
+    y = F.conv2d(m.relu(m.stem(x)), m.a.weight.contiguous(memory_format=torch.channels_last), padding=1)
+    return F.linear(y.mean((2, 3)), m.fc.weight.t().contiguous().t())
+
+
+@case
+def constants_like_a_computed_value(m, x):
+    y = m.stem(x)
+    y = y * torch.full_like(y, 0.5) + torch.ones_like(y) + y.new_ones(6, 1, 1) + y.new_full((1,), 0.25)
+    return m.relu(y).type_as(m.scale)
+
+
+class MemoryEfficientSwish(torch.autograd.Function):
+    """As public EfficientNets have it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+
+@case
+def autograd_function(m, x):
+    return MemoryEfficientSwish.apply(m.stem(x))
+
+
+@case
+def constant_matrix_on_the_left(m, x):
+    y = m.relu(m.stem(x)).mean(3)
+    return torch.matmul(m.fc.weight, y).mean(2)
 
 
 @case
@@ -383,6 +462,47 @@ def one_dimensional_convolution(m, x):
 
 
 @case
+def choice_by_a_constant_mask(m, x):
+    y = m.stem(x)
+    odd = torch.arange(6).view(1, 6, 1, 1) % 2 == 1
+    return torch.where(odd, y, m.relu(y)).masked_fill(torch.eye(10, dtype=torch.bool), 0.3) + torch.where(odd, y, 2.0)
+
+
+@case
+def coordinates_as_channels(m, x):
+    rows, columns = torch.meshgrid(torch.linspace(-1, 1, 10), torch.linspace(-1, 1, 10), indexing="ij")
+    grid = torch.stack([rows, columns]).expand(len(x), -1, -1, -1)
+    return m.relu(F.conv2d(torch.cat([m.stem(x), grid], 1), m.wide.weight.repeat(1, 1, 3, 3)[:, :8], padding=1))
+
+
+@case
+def class_token_and_positions(m, x):
+    tokens = torch.cat([m.scale.view(1, 1, 6).expand(len(x), -1, -1), m.stem(x).flatten(2).transpose(1, 2)], 1)
+    tokens = tokens + torch.linspace(-1, 1, 101)[:, None]
+    return m.fc(F.conv1d(tokens, torch.eye(101)[:, :, None] + 0.01)[:, 0])
+
+
+@case
+def rows_cut_in_pieces(m, x):
+    y = m.relu(m.stem(x))
+    return y.unfold(2, 2, 2).amax(-1) + torch.tril(y)[:, :, :5].fliplr()
+
+
+@case
+def gathered_and_scattered_by_constants(m, x):
+    y = m.relu(m.stem(x))
+    order = m.order.view(1, 6, 1, 1).expand(len(x), 6, 10, 10)
+    halves = y.hsplit(2)
+    return torch.zeros_like(y).scatter(1, order, y) + y.gather(1, order) + torch.hstack([halves[1], halves[0]])
+
+
+@case
+def transposed_convolution_along_a_line(m, x):
+    y = F.conv_transpose1d(m.relu(m.stem(x)).flatten(2), m.line.weight, stride=2, padding=1, output_padding=1)
+    return y.mean(2)[:, :4]
+
+
+@case
 def stack_and_unbind(m, x):
     y = torch.stack([m.stem(x), m.a(m.stem(x))], dim=1)
     return sum(m.relu(part) for part in y.unbind(1))
@@ -444,6 +564,18 @@ def dilated_maximum_pool(m, x):
 
 
 @case
+def interpolations_of_two_values(m, x):
+    y, z = m.stem(x), m.a(m.stem(x))
+    return torch.lerp(y, z, 0.3) + torch.addcmul(y, y, z, value=0.5) + y.amin((2, 3), True) + y.min(1, True)[0]
+
+
+@case
+def maxima_whose_positions_nobody_reads(m, x):
+    y, _ = F.max_pool2d(m.stem(x), 2, return_indices=True)
+    return y + y.max(1, keepdim=True).values
+
+
+@case
 def sums_over_space(m, x):
     return m.relu(m.stem(x)).sum((2, 3))[:, :4] / 100 + m.stem(x).mean(-1).mean(-1)[:, 2:]
 
@@ -473,6 +605,17 @@ def bounded_activations(m, x):
 def one_sided_activations(m, x):
     y = m.stem(x)
     return F.leaky_relu(y, 0.2) + F.elu(y, 0.5) + F.celu(y) + F.selu(y) + m.act(y)
+
+
+@case
+def rarer_activations(m, x):
+    y = m.stem(x)
+    return F.logsigmoid(y) + F.rrelu(y) + F.threshold(y, 0.2, 0.2) + F.glu(torch.cat([y, m.a(y)], 1), 1)
+
+
+@case
+def instance_norm_with_running_statistics(m, x):
+    return F.instance_norm(m.stem(x), m.norm.running_mean, m.norm.running_var, use_input_stats=False)
 
 
 @case
@@ -510,6 +653,24 @@ def softmax_at_the_end(m, x):
     return F.softmax(m.fc(m.stem(x).mean((2, 3))), 1)
 
 
+@refused("a plain number read off computed values")
+def number_read_off_a_tensor(m, x):
+    return m.stem(x) * x.mean().item()
+
+
+@refused("a plain number read off|comparison")
+def elements_chosen_by_value(m, x):
+    y = m.stem(x)
+    return y * torch.masked_select(y, y > 0).sum()
+
+
+@refused("autocast")
+def lower_precision_inside(m, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = m.stem(x)
+    return y.float()
+
+
 @refused("random numbers")
 def noise_in_forward(m, x):
     return m.stem(x) + torch.randn(10)
@@ -545,3 +706,47 @@ def decision_on_data(m, x):
 @refused("returns as '1' does not depend on its input")
 def two_answers_one_constant(m, x):
     return m.fc(m.stem(x).mean((2, 3))), m.scale
+
+
+@refused("max_unpool2d.*reads positions of maxima")
+def positions_of_maxima(m, x):
+    y, where = F.max_pool2d(m.relu(m.stem(x)), 2, return_indices=True)
+    return F.max_unpool2d(y, where, 2)
+
+
+@refused("returns as '1' is positions of maxima")
+def positions_returned(m, x):
+    y, where = m.stem(x).max(1)
+    return y.flatten(1), where
+
+
+@refused("cond.*a decision on computed values")
+def conditional_operator(m, x):
+    y = m.stem(x)
+    return torch.cond(y.sum() > 0, lambda t: t * 2, lambda t: t + 1, (y,))
+
+
+@refused("a jump from 20.* to 0.1")
+def threshold_with_a_jump(m, x):
+    return F.threshold(m.stem(x), 0.1, 20.0)
+
+
+@refused("batch norm with batch statistics")
+def batch_statistics(m, x):
+    return F.batch_norm(m.stem(x), None, None, training=True)
+
+
+@refused("compile with the answer `class`")
+def class_as_the_answer(m, x):
+    return m.fc(m.stem(x).mean((2, 3))).argmax(1, keepdim=True)
+
+
+@refused("a function without a private form")
+def sigmoid_by_hand(m, x):
+    return 1 / (1 + torch.exp(-m.stem(x)))
+
+
+@refused("other than of one computed value and one constant")
+def gram_matrix(m, x):
+    y = m.stem(x).flatten(2)
+    return torch.einsum("ncp,ndp->ncd", y, y).mean(2)

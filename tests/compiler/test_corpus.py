@@ -13,6 +13,7 @@ from autorep.mpc.local import LocalPair
 from autorep.program.answer import split_outputs
 from autorep.program.fixed import FixedProgram
 from autorep.program.ir import Program
+from autorep.program.rounding import rounding_bound
 from autorep.replacement import replace_activations_
 from tests.compiler.corpus import CASES, REFUSED, Styles
 from tests.mpc.programs import DealtRounding, run_known
@@ -23,12 +24,14 @@ SEEDS = (b"\x03" * 32, b"\x04" * 32)
 
 
 def assert_right(program: Program, model: nn.Module, x: torch.Tensor, fixed_tolerance: float = 0.01) -> None:
-    """float = torch, fixed near it, secure = fixed in every bit."""
+    """float = torch, fixed within its bound, secure = fixed in every bit."""
     with torch.no_grad():
         expected = model(x.clone()).double().numpy()
     largest = max(float(np.abs(expected).max()), 1e-3)
     assert np.abs(program.run(x.numpy()) - expected).max() < 1e-5 * largest
-    assert np.abs(program.run(x.numpy(), "fixed") - expected).max() < fixed_tolerance * max(largest, 0.3)
+    off = np.abs(program.run(x.numpy(), "fixed") - program.run(x.numpy()))
+    assert (off <= rounding_bound(program, x.numpy())).all()
+    assert off.max() < fixed_tolerance * max(largest, 0.3)
     with LocalPair(program) as pair:
         secure = run_known(pair, x[:1].numpy(), SEEDS)
     np.testing.assert_array_equal(

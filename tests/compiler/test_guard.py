@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from autorep.compiler import translate
+from autorep.compiler import guard, translate
 from autorep.compiler.compile import compile_program
-from autorep.errors import TraceError
+from autorep.errors import RangeError, TraceError
 from tests.program.networks import Network, images, mask_
 
 
@@ -54,9 +54,74 @@ class ByBatch(nn.Module):
 
 
 @pytest.mark.parametrize("cls", [Counting, ByBatch])
-def test_a_forward_that_changes_from_call_to_call_is_refused(cls):
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_forward_that_changes_from_call_to_call_is_refused(cls, count):
+    """Also where calibration has just as many images as the model is exported with."""
     with pytest.raises(TraceError, match="from call to call, or for another batch size"):
-        compile_program(cls(), torch.randn(5, 4))
+        compile_program(cls(), torch.randn(count, 4))
+
+
+class LargeBatches(nn.Module):
+    """Does something else with more than two images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x) * (2 if len(x) > 2 else 1)
+
+
+def test_another_answer_for_larger_batches_is_refused():
+    with pytest.raises(TraceError, match="for another batch size"):
+        compile_program(LargeBatches(), torch.randn(6, 4))
+
+
+def test_fixed_point_beyond_its_rounding_is_refused(monkeypatch):
+    """What rounding cannot explain is a mistake, however small beside the logits."""
+    network, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(8, 4)
+    program = compile_program(network, x)
+    assert program.info["fixed_error"] <= program.info["fixed_bound"] < 1e-3
+    run_fixed = guard.run_fixed
+    monkeypatch.setattr(guard, "run_fixed", lambda *args: run_fixed(*args) + 2e-3)
+    with pytest.raises(RangeError, match=r"off by 0.00\d+ where its rounding explains"):
+        compile_program(network, x)
+
+
+class Apart(nn.Module):
+    """Two answers, of which one is a million times larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.other = nn.Linear(4, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return 1e3 * self.other(x), 1e-3 * torch.relu(self.fc(x))
+
+
+def test_a_small_answer_is_not_hidden_behind_a_large_one(monkeypatch):
+    compile_program(Apart(), torch.randn(8, 4))
+    monkeypatch.setitem(translate.RULES, "relu", wrong_relu)
+    with pytest.raises(TraceError, match=r"first layer that differs is relu"):
+        compile_program(Apart(), torch.randn(8, 4))
+
+
+class Changing(nn.Module):
+    """Changes the tensor that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x.mul_(0.5))
+
+
+def test_calibration_images_stay_as_they_are():
+    x = torch.randn(5, 4)
+    before = x.clone()
+    compile_program(Changing(), x)
+    torch.testing.assert_close(x, before, rtol=0, atol=0)
 
 
 def test_rounding_is_no_difference():

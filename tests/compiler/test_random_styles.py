@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from autorep.compiler.compile import compile_program
 from autorep.errors import TraceError, UnsupportedOpError
+from autorep.program.answer import split_outputs
 from autorep.replacement import replace_activations_
 from tests.compiler.random_styles import REFUSED, SHAPE, RandomStyle, random_styles
 from tests.program.networks import CURVE, images
@@ -36,30 +40,76 @@ def test_random_styles_are_right_or_refused_after_replacement(model, first):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(4 * 3600)
-@settings(COMMON, max_examples=2000)
-@given(random_styles(), st.sampled_from([None, None, None, 0, 1, 2]))
-def test_two_thousand_random_styles_are_right_or_refused(model, first):
-    if first is not None:
-        replace_some(model, first)
-    right_or_refused(model)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("piece", range(20))
+def test_two_thousand_random_styles_are_right_or_refused(piece):
+    """A hundred networks a piece, the same ones at every run, so that the pieces can be run apart.
+
+    Ten at a time are compiled as one network of ten answers, which takes half the time; those with a step that must
+    be refused alone.
+    """
+
+    @seed(piece)
+    @settings(COMMON, max_examples=10, database=None)
+    @given(st.lists(st.tuples(random_styles(), st.sampled_from([None, None, None, 0, 1, 2])), min_size=10, max_size=10))
+    def check(networks: list[tuple[RandomStyle, int | None]]) -> None:
+        together = []
+        for model, first in networks:
+            if first is not None:
+                replace_some(model, first)
+            if may_be_refused(model):
+                right_or_refused(model)
+            else:
+                together.append(model)
+        assert_all_right(together)
+
+    check()
+
+
+class Together(nn.Module):
+    """Several networks that read the same images; each has an answer of its own."""
+
+    def __init__(self, networks: Sequence[RandomStyle]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [network(x.clone()) for network in self.networks]
+
+
+def assert_all_right(networks: Sequence[RandomStyle]) -> None:
+    x = images(6, 1, SHAPE)
+    program = compile_program(Together(networks), x)
+    answers = split_outputs(program.info, program.run(x.numpy()))
+    assert len(answers) == len(networks)
+    for network, answer in zip(networks, answers.values()):
+        assert_same(answer, network, x)
+
+
+def may_be_refused(model: RandomStyle) -> bool:
+    return any(step.name in REFUSED for step in model.steps)
+
+
+def assert_same(answer: np.ndarray, model: RandomStyle, x: torch.Tensor) -> None:
+    """float = torch to rounding."""
+    with torch.no_grad():
+        expected = model(x.clone()).double().numpy()
+    largest = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-5 * largest, err_msg=repr(model))
 
 
 def right_or_refused(model: RandomStyle) -> None:
-    """float = torch to rounding; only a step that has no private counterpart may be refused, by name."""
+    """Only a step that has no private counterpart may be refused, by name."""
     x = images(6, 1, SHAPE)
-    with torch.no_grad():
-        expected = model(x.clone()).double().numpy()
     try:
         program = compile_program(model, x)
     except UnsupportedOpError:
         event("refused")
-        if not any(step.name in REFUSED for step in model.steps):
+        if not may_be_refused(model):
             raise
         return
     event("right")
-    largest = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(program.run(x.numpy()), expected, rtol=0, atol=1e-5 * largest)
+    assert_same(program.run(x.numpy()), model, x)
 
 
 def replace_some(model: RandomStyle, first: int) -> None:

@@ -1,5 +1,6 @@
 """Data sets: readers of every format, what they refuse, and batches."""
 
+import hashlib
 import io
 import pickle
 import tarfile
@@ -236,10 +237,35 @@ def test_a_folder_of_own_pictures_is_split_by_name_and_stays_split_when_it_grows
     write_pictures(tmp_path, ("emu",), 12)
     after = data.load("folder", tmp_path, 16)
     assert len(after.train) > len(before.train)
-    assert torch.equal(after.test.images[: len(before.test)], before.test.images)
+    assert torch.equal(after.test.images[after.test.labels < 2], before.test.images)
     pixels = after.train.images.double() / 255
     assert torch.allclose(torch.tensor(after.mean), pixels.mean((0, 2, 3)).float(), atol=1e-4)
     assert torch.allclose(torch.tensor(after.std), pixels.std((0, 2, 3), correction=0).float(), atol=1e-4)
+
+
+def test_the_first_pictures_of_a_folder_are_of_all_classes_and_hidden_files_of_none(tmp_path):
+    write_pictures(tmp_path / "train", ["ant", "bee"], 6)
+    write_pictures(tmp_path / "train", ["cat"], 3)
+    write_pictures(tmp_path / "val", ["ant", "bee", "cat"], 2)
+    write_pictures(tmp_path / "train" / "ant" / ".thumbnails", ["small"], 2)
+    write_pictures(tmp_path / "train", [".cache"], 1)
+    dataset = data.load("folder", tmp_path, 8)
+    assert dataset.classes == ("ant", "bee", "cat")
+    assert dataset.train.labels.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 0, 1, 2, 0, 1]
+    assert dataset.test.labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_folders_that_can_teach_nothing_are_refused(tmp_path):
+    write_pictures(tmp_path / "one", ["ant"], 30)
+    with pytest.raises(DataError, match="only one class .ant."):
+        data.load("folder", tmp_path / "one", 8)
+    write_pictures(tmp_path / "few", ["ant"], 30)
+    write_pictures(tmp_path / "few", ["bee"], 1)
+    picture = tmp_path / "few" / "bee" / "0.png"
+    name = next(f"{n}.png" for n in range(99) if hashlib.sha256(f"bee/{n}.png".encode()).digest()[0] % 5 == 0)
+    picture.rename(picture.with_name(name))
+    with pytest.raises(DataError, match="every picture of class bee was set apart"):
+        data.load("folder", tmp_path / "few", 8)
 
 
 def test_folders_named_train_and_val_are_taken_as_they_are(tmp_path):

@@ -8,6 +8,7 @@ from torch import nn
 
 from autorep import models
 from autorep.errors import CheckpointError, ConfigError
+from autorep.models import own
 
 
 def relus(model: nn.Module, channels: int, side: int) -> int:
@@ -49,6 +50,11 @@ def test_every_network_is_traced_by_fx_and_gives_one_logit_per_class(name):
     torch.fx.symbolic_trace(model)
     x = torch.zeros(2, entry.channels, entry.image_size, entry.image_size, device="meta")
     assert model(x).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_the_table_names_the_stages_that_a_network_has(name):
+    assert models.spec(name).stages == own.stages(models.create(name))
 
 
 def test_options_are_part_of_a_name():
@@ -203,7 +209,7 @@ def test_a_network_of_ones_own_is_made_from_its_file(tmp_path):
     assert models.create(name, 5)[-1].out_features == 5
     assert models.create(name)[-1].out_features == 4
     assert models.create(f"{file}:plain", 5)[-1].out_features == 4
-    assert (models.spec(name).channels, models.spec(name).num_classes, models.title(name)) == (3, 4, "make")
+    assert (models.spec(name).channels, models.spec(name).num_classes, models.title(name)) == (3, 4, "mynet.make")
 
 
 def test_an_exported_network_is_a_model_too(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from autorep import models
@@ -136,6 +137,58 @@ def test_a_classifier_compiles_and_checks(tmp_path, capsys):
     assert (tmp_path / "out" / "party1").is_dir()
     assert main(["compile", str(path), "--out", str(tmp_path / "none")]) != 0
     assert "with --data" in capsys.readouterr().err
+
+
+class Mobile(nn.Module):
+    """What exporters meet in mobile networks: gates, a channel shuffle by shape arithmetic, up-sampling, pads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.act, self.depthwise = nn.Hardswish(), nn.Conv2d(4, 4, 3, padding=1, groups=4)
+        self.gate, self.slope, self.fc = nn.Conv2d(4, 4, 1), nn.PReLU(8), nn.Linear(8, 5)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+    def forward(self, x):
+        left, right = self.act(self.norm(self.stem(x))).chunk(2, 1)
+        right = F.silu(self.depthwise(right))
+        x = torch.cat([left, right * torch.sigmoid(self.gate(F.adaptive_avg_pool2d(right, 1)))], 1)
+        n, _, rows, columns = x.shape
+        x = x.view(n, 2, 4, rows, columns).transpose(1, 2).reshape(n, -1, rows, columns)
+        larger = F.max_pool2d(F.interpolate(x, scale_factor=2), 3, 2, 1)
+        x = self.slope(larger) + F.avg_pool2d(F.pad(x, (0, 1, 0, 1)), 2, 1)
+        return self.fc(F.relu6(x).mean((2, 3)).flatten(1))
+
+
+def export(path: Path, dynamo: bool) -> Path:
+    """`Mobile` as torch writes it; for any number of images."""
+    names = {"dynamic_shapes": {"x": {0: torch.export.Dim("n")}}} if dynamo else {"dynamic_axes": {"x": {0: "n"}}}
+    version = {} if dynamo else {"opset_version": 17, "input_names": ["x"]}
+    options = {"dynamo": dynamo, "external_data": False, "verbose": False, **names, **version}
+    torch.onnx.export(Mobile().eval(), (torch.zeros(2, 3, 12, 12),), str(path), **options)
+    return path
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "script"])
+def test_files_that_torch_exported_are_read(exporter):
+    """`export` wrote them with torch 2.13."""
+    path = Path(__file__).parent / "exported" / f"mobile-{exporter}.onnx"
+    x = np.random.default_rng(1).standard_normal((6, 3, 12, 12)).astype(np.float32)
+    expected = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
+    network = models.create(str(path))
+    np.testing.assert_allclose(compile_program(network, x).run(x), expected, atol=1e-5)
+    assert check(network, torch.zeros(1, 3, 12, 12)) == []
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "script"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_exports_now_is_read(dynamo, tmp_path):
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnxscript")
+    path, x = export(tmp_path / "net.onnx", dynamo), torch.randn(3, 3, 12, 12)
+    torch.testing.assert_close(models.create(str(path))(x), Mobile().eval()(x), rtol=0, atol=1e-5)
 
 
 def test_what_is_not_known_is_refused_by_name(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from autorep import compile_program, models, replace_activations_
-from autorep.bench.layers import layer_seconds
+from autorep.bench.pi import layer_seconds
 from autorep.program.agreement import agreement, rounding_error
 from autorep.program.ir import Program
 

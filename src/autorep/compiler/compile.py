@@ -95,7 +95,8 @@ def compile_program(
     program = Program(tuple(ops), draft.parameters, secrets.token_hex(16), facts)
     if ranges is not None:
         return program
-    return replace(program, info={**facts, "fixed_error": check_precision(program, batches, measured)})
+    error, bound = check_precision(program, batches, measured)
+    return replace(program, info={**facts, "fixed_error": error, "fixed_bound": bound})
 
 
 def measure_ranges(
@@ -142,7 +143,7 @@ def lowered(draft: Draft) -> Draft:
     whole_numbers(draft)
     draft = assign_kinds(draft)
     for key in draft.parameters:  # copied, because weights that were not folded are still the model's own memory
-        draft.parameters[key] = draft.parameters[key].astype(np.float32)
+        draft.parameters[key] = draft.parameters[key].astype(np.float32, order="C")
         if not np.isfinite(draft.parameters[key]).all():
             layer, _, parameter = key.rpartition(".")
             kind = type(draft.ops[layer]).__name__

@@ -197,9 +197,9 @@ def _trace_error(model: nn.Module, example: Tensor, error: Exception) -> TraceEr
         file = frame.f_code.co_filename
         if not file.startswith(_NOT_THE_USERS):
             line = f", {file}:{number}: `{linecache.getline(file, number).strip()}`"
-    reason = next((text.strip() for text in str(error).splitlines() if text.strip()), "no reason given")
+    reason = next((text.strip() for text in str(error).splitlines() if text.strip()), "no reason given").rstrip(".")
     return TraceError(
         f"torch.export cannot follow the model: {layer}{line} fails on an input of shape {tuple(example.shape)}: "
-        f"{type(error).__name__}: {reason} A model takes one batch of images, of the right shape; no decision in its "
+        f"{type(error).__name__}: {reason}. A model takes one batch of images, of the right shape; no decision in its "
         "forward may depend on the values of a tensor"
     )

@@ -50,13 +50,13 @@ def _fold_onward(draft: Draft, affine: Affine) -> bool:
     for reader in readers[affine.name]:
         behind = readers[reader.name] if isinstance(reader, Flatten) else []
         targets += behind or [reader]
-    if not targets or not all(isinstance(target, Conv | Linear) for target in targets):
+    if not targets or not all(_takes(draft, target, affine) for target in targets):
         return False
     scale, shift = draft.parameter(affine.name, "weight"), draft.parameter(affine.name, "bias")
     for target in targets:
         weight, bias = draft.parameter(target.name, "weight"), draft.parameter(target.name, "bias")
         if isinstance(target, Conv):
-            moved = _conv_of_constant(target, weight, shift, affine.shape)
+            moved = _conv_of_constant(target, weight, shift, draft.ops[target.inputs[0]].shape)
             scaled = weight * _conv_scale(target, weight, scale)
         else:
             repeat = weight.shape[1] // len(scale)
@@ -65,6 +65,13 @@ def _fold_onward(draft: Draft, affine: Affine) -> bool:
         draft.set_parameters(target.name, weight=scaled.astype(weight.dtype), bias=wide)
     draft.bypass(affine.name)
     return True
+
+
+def _takes(draft: Draft, target: Op, affine: Affine) -> bool:
+    """Whether a scale and a shift for each channel of `affine` can move into a layer behind it."""
+    if isinstance(target, Conv):
+        return draft.ops[target.inputs[0]].shape[0] == affine.shape[0]
+    return isinstance(target, Linear)
 
 
 def _along(vector: np.ndarray, like: np.ndarray) -> np.ndarray:

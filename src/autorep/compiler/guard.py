@@ -23,6 +23,7 @@ from autorep.errors import RangeError, TraceError
 from autorep.program.fixed import NearestRounding, run_fixed
 from autorep.program.floating import run_ops
 from autorep.program.ir import Program
+from autorep.program.rounding import rounding_bound
 
 TOLERANCE = 1e-4  # of the largest logit: beyond it, rounding must be shown to be the cause
 ROUNDING = 30  # times the difference between the model in float32 and in float64 is rounding …
@@ -61,9 +62,8 @@ def check_same(
         prepare: what stands between a calibration image and the model (normalisation).
         trace_again: the draft as it came from the model, to find where they part.
     """
-    first = prepare(batches[0][:2])
-    if not np.array_equal(_answers(model, first), _answers(model, first), equal_nan=True):
-        raise TraceError(f"{type(model).__name__} {_UNSTEADY}")
+    _check_steady(model, prepare(batches[0][:2]))
+    sizes = tuple(draft.outputs.values())
     start = 0
     for batch in batches:
         part = slice(start, start + len(batch))
@@ -71,21 +71,25 @@ def check_same(
         used, ours = calibration.used[part], calibration.answers[part]
         if not used.any():
             continue
-        expected = _answers(model, prepare(batch))
+        prepared = prepare(batch)
+        expected = _answers(model, prepared)
         if expected.shape != ours.shape:
             raise TraceError(f"the model answers in shape {expected.shape}, the program in shape {ours.shape}")
-        worst = _furthest(expected[used], ours[used])
+        worst = _furthest(expected[used], ours[used], sizes)
         if worst is None:
             continue
-        image = batch[used][worst : worst + 1]
-        if not _is_rounding(model, draft, image, prepare(image)):
-            _refuse(model, trace_again(), prepare(image))
+        place = int(np.flatnonzero(used)[worst])
+        if not _is_rounding(model, draft, batch, prepared, place, sizes):
+            _refuse(model, trace_again(), prepared[place : place + 1])
 
 
-def check_precision(program: Program, batches: Sequence[np.ndarray], calibration: Calibration) -> float:
-    """How far fixed point is off, as a share of a typical image's largest logit; warns when that is not small.
+def check_precision(
+    program: Program, batches: Sequence[np.ndarray], calibration: Calibration
+) -> tuple[float, float | None]:
+    """How far fixed point is off and may be off, as shares of a typical image's largest logit.
 
-    Refuses a plan whose fixed-point answers are useless: off by more than the images differ among themselves.
+    Warns when the former is not small. Refuses a plan whose fixed-point answers are useless, off by more than the
+    images differ among themselves, and one that is off by more than rounding explains (`program.rounding`).
 
     Run on a few of the images that calibration used, rounded to nearest; a small share of the logits is always allowed,
     a large one never. What the logits are and how they differ is taken from the middle half of the images: one image
@@ -99,6 +103,9 @@ def check_precision(program: Program, batches: Sequence[np.ndarray], calibration
     owners = np.searchsorted(starts, used[chosen], side="right") - 1
     images = np.stack([batches[owner][number - starts[owner]] for owner, number in zip(owners, used[chosen])])
     fixed = run_fixed(program, images, NearestRounding()).reshape(len(chosen), -1)
+    bound = rounding_bound(program, images)
+    if bound is not None:
+        _check_bound(program, images, fixed, bound.reshape(fixed.shape))
     off = np.abs(fixed - answers[chosen]).max(axis=1)
     typical = float(np.median(reach))
     error = float((off * np.minimum(1.0, typical / np.maximum(reach[chosen], 1e-30))).max())
@@ -111,32 +118,72 @@ def check_precision(program: Program, batches: Sequence[np.ndarray], calibration
         raise RangeError(f"{found}. {_MORE_PRECISION}")
     if error > SMALL_ERROR * typical:
         warnings.warn(f"{found}: classes that lie nearer may be mixed up. {_MORE_PRECISION}", stacklevel=3)
-    return error / max(typical, 1e-30)
+    typical = max(typical, 1e-30)
+    return error / typical, None if bound is None else float(bound.max()) / typical
 
 
-def _furthest(expected: np.ndarray, ours: np.ndarray) -> int | None:
-    """The image that differs most, or None when all agree."""
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(expected - ours).reshape(len(ours), -1).max(axis=1)
-    difference = np.nan_to_num(difference, nan=np.inf)
-    worst = int(difference.argmax())
-    largest = max(float(np.abs(expected).max()), 1e-30)
-    return worst if difference[worst] > TOLERANCE * largest else None
+def _check_bound(program: Program, images: np.ndarray, fixed: np.ndarray, bound: np.ndarray) -> None:
+    """Refuse fixed-point answers that are further from the float ones than rounding can bring them."""
+    exact = run_ops(program.ops, program.parameters, images).reshape(fixed.shape)
+    off, smallest = np.abs(fixed - exact), 2.0**-program.output.frac
+    if (off > bound + smallest).any():
+        worst = np.unravel_index(np.argmax(off - bound), off.shape)
+        raise RangeError(
+            f"fixed point is off by {off[worst]:.3g} where its rounding explains {bound[worst]:.3g} at most: some "
+            f"layer goes wrong in fixed point, which `autorep compare` shows. Please report it; {_MORE_PRECISION}"
+        )
 
 
-def _is_rounding(model: nn.Module, draft: Draft, images: np.ndarray, prepared: np.ndarray) -> bool:
-    """Whether in float64 the two agree as well as the model agrees with itself in float32."""
-    once, again = _answers(model, prepared), _answers(model, prepared)
-    exact = _answers(copy.deepcopy(model).double(), prepared)
-    rounding, largest = float(np.abs(once - exact).max()), float(np.abs(exact).max())
-    allowed = max(TOLERANCE * largest, min(ROUNDING * rounding, LARGEST_ROUNDING * largest))
-    difference = float(np.abs(_run(draft, images, np.float64) - exact).max())
-    return np.array_equal(once, again) and difference <= allowed
+def _check_steady(model: nn.Module, images: np.ndarray) -> None:
+    """Refuse a model that answers otherwise when asked again, or when an image is alone in its batch."""
+    together = _answers(model, images)
+    steady = np.array_equal(together, _answers(model, images), equal_nan=True)
+    if steady and _furthest(together[:1], _answers(model, images[:1])) is not None:
+        exact = copy.deepcopy(model).double()  # the same sums in another order may round otherwise
+        steady = _furthest(_answers(exact, images)[:1], _answers(exact, images[:1])) is None
+    if not steady:
+        raise TraceError(f"{type(model).__name__} {_UNSTEADY}")
+
+
+def _parts(answers: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Each output of a model that has several by itself: they may be of very different size."""
+    return np.split(answers, np.cumsum(sizes)[:-1], axis=-1) if sizes else [answers]
+
+
+def _furthest(expected: np.ndarray, ours: np.ndarray, sizes: Sequence[int] = ()) -> int | None:
+    """The image that differs most in one output of these sizes, or None when all agree."""
+    worst: tuple[float, int] = (TOLERANCE, -1)
+    for theirs, own in zip(_parts(expected, sizes), _parts(ours, sizes)):
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(theirs - own).reshape(len(own), -1).max(axis=1)
+        share = np.nan_to_num(difference, nan=np.inf) / max(float(np.abs(theirs).max()), 1e-30)
+        worst = max(worst, (float(share.max()), int(share.argmax())))
+    return None if worst[1] < 0 else worst[1]
+
+
+def _is_rounding(
+    model: nn.Module, draft: Draft, batch: np.ndarray, prepared: np.ndarray, place: int, sizes: Sequence[int]
+) -> bool:
+    """Whether in float64 the two agree on the image at `place` as well as the model agrees with itself in float32.
+
+    The model is asked with the whole batch, as it was when the two differed: its answer may depend on the batch's size.
+    """
+    image = slice(place, place + 1)
+    once = _answers(model, prepared)[image]
+    exact = _answers(copy.deepcopy(model).double(), prepared)[image]
+    ours = _run(draft, batch[image], np.float64)
+    for rounded, theirs, own in zip(_parts(once, sizes), _parts(exact, sizes), _parts(ours, sizes)):
+        rounding, largest = float(np.abs(rounded - theirs).max()), float(np.abs(theirs).max())
+        allowed = max(TOLERANCE * largest, min(ROUNDING * rounding, LARGEST_ROUNDING * largest))
+        if not float(np.abs(own - theirs).max()) <= allowed:
+            return False
+    return np.array_equal(once, _answers(model, prepared)[image])
 
 
 def _answers(model: nn.Module, images: np.ndarray) -> np.ndarray:
     parameter = next(model.parameters(), torch.empty(0))
-    answer = model(torch.from_numpy(images).to(parameter.device, parameter.dtype))
+    # a copy, which the model may change
+    answer = model(torch.tensor(images, device=parameter.device, dtype=parameter.dtype))
     if not isinstance(answer, Tensor):
         rows = [value.reshape(len(images), -1) for value in named_leaves(answer).values() if value is not None]
         answer = torch.cat(rows, 1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from autorep.activations import ACTIVATIONS, Kind
 from autorep.compiler.draft import DRAFT_FRAC
 from autorep.compiler.live import Live, Unsupported
 from autorep.compiler.piecewise import spline
-from autorep.compiler.rules_pointwise import add, sub
+from autorep.compiler.rules_pointwise import add, mul, sub
 from autorep.compiler.translate import Rule, Translator, array, rule
 from autorep.errors import UnsupportedOpError
 from autorep.program.ir import Add, Sign
@@ -103,6 +104,37 @@ def leaky_relu(to: Translator, x: Live, negative_slope=0.01) -> Live:
 def prelu(to: Translator, x: Live, weight) -> Live:
     """The learned slopes stay secret."""
     return leaky(to, x, array(weight).reshape((-1,) + (1,) * (len(x.shape) - 2)))
+
+
+@rule("rrelu")
+def rrelu(to: Translator, x: Live, lower=1 / 8, upper=1 / 3, training=False, generator=None) -> Live:
+    if training:
+        raise Unsupported("RReLU with random slopes; call eval()")
+    return leaky(to, x, (lower + upper) / 2)
+
+
+@rule("log_sigmoid")
+def log_sigmoid(to: Translator, x: Live) -> Live:
+    """−softplus(−x)."""
+    kind = ACTIVATIONS["softplus"]
+    return to.affine(activate(to, to.affine(x, -1.0, 0.0), kind, kind.defaults), -1.0, 0.0)
+
+
+@rule("threshold")
+def threshold(to: Translator, x: Live, threshold, value) -> Live:
+    if threshold != value:
+        raise Unsupported(f"a jump from {value} to {threshold}; use ReLU or clamp, which have none")
+    return clamp(to, x, threshold)
+
+
+@rule("glu")
+def glu(to: Translator, x: Live, dim=-1) -> Live:
+    """The first half times the sigmoid of the second."""
+    first, second = to.move(torch.chunk, x, 2, dim)
+    path, to.path = to.path, f"{to.path}.gate"
+    gate = activate(to, second, ACTIVATIONS["sigmoid"], ())
+    to.path = path
+    return mul(to, first, gate)
 
 
 @rule("abs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,17 @@ def conv_transpose2d(
     return convolve(to, moved, weights(turned.contiguous()), bias, (1, 1), ((0, 0), (0, 0)), dilation, groups)
 
 
+@rule("conv_transpose1d")
+def conv_transpose1d(
+    to: Translator, x: Live, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+) -> Live:
+    _constant_weight(weight)
+    wide = to.reshape(x, (x.shape[0], x.shape[1], 1, x.shape[2]))
+    s, p, e, d = (pair(value)[0] for value in (stride, padding, output_padding, dilation))
+    result = conv_transpose2d(to, wide, weight[:, :, None], bias, (1, s), (0, p), (0, e), groups, (1, d))
+    return to.reshape(result, (result.shape[0], result.shape[1], result.shape[3]))
+
+
 @rule("linear")
 def linear(to: Translator, x: Live, weight, bias=None) -> Live:
     _constant_weight(weight)
@@ -113,9 +125,36 @@ def linear(to: Translator, x: Live, weight, bias=None) -> Live:
 
 @rule("matmul", "mm")
 def matmul(to: Translator, x, y) -> Live:
+    if isinstance(y, Live) and not isinstance(x, Live) and x.dim() == 2 and len(y.shape) > 2:
+        result = linear(to, to.move(torch.transpose, y, -1, -2), x)  # A·y = (yᵀ·Aᵀ)ᵀ
+        return to.move(torch.transpose, result, -1, -2)
     if not isinstance(x, Live) or isinstance(y, Live) or y.dim() != 2:
-        raise Unsupported("a matrix product other than of a computed value with a constant matrix on its right")
+        raise Unsupported("a matrix product other than of a computed value with one constant matrix")
     return linear(to, x, y.t())
+
+
+@rule("einsum")
+def einsum(to: Translator, equation: str, operands: Any, **kwargs: Any) -> Live:
+    """A computed value times a constant: its contracted letters are the channels of a 1×1 convolution."""
+    terms, arrow, output = equation.replace(" ", "").partition("->")
+    letters = terms.split(",")
+    lives = [i for i, value in enumerate(operands) if isinstance(value, Live)]
+    if len(letters) != 2 or len(lives) != 1 or not arrow or "." in equation:
+        raise Unsupported("einsum other than of one computed value and one constant, with its output written out")
+    x, own, other = operands[lives[0]], letters[lives[0]], letters[1 - lives[0]]
+    summed, rest = [c for c in own if c in other], [c for c in own[1:] if c not in other]
+    made = [c for c in other if c not in own]
+    if any(len(set(part)) < len(part) for part in (own, other)) or sorted(output) != sorted([own[0], *made, *rest]):
+        raise Unsupported("einsum other than a matrix product along dimensions of one image; use Conv2d or Linear")
+    constant = torch.einsum(f"{other}->{''.join(made + summed)}", operands[1 - lives[0]])
+    kernel = constant.reshape(math.prod(constant.shape[: len(made)]), -1, 1, 1)
+    columns = to.move(lambda i: torch.einsum(f"{own}->{own[0]}{''.join(summed + rest)}", i), x)
+    kept = columns.shape[1 + len(summed) :]
+    columns = to.reshape(columns, (x.shape[0], kernel.shape[1], math.prod(kept), 1))
+    bias = np.zeros(len(kernel))
+    result = convolve(to, columns, weights(kernel), bias, (1, 1), ((0, 0), (0, 0)), (1, 1), 1)
+    result = to.reshape(result, (x.shape[0], *constant.shape[: len(made)], *kept))
+    return to.move(lambda i: torch.einsum(f"{own[0]}{''.join(made + rest)}->{output}", i), result)
 
 
 @rule("addmm")
@@ -139,6 +178,14 @@ def batch_norm(to: Translator, x: Live, weight, bias, mean, variance, training, 
         shift = shift + array(bias)
     wide = (-1,) + (1,) * (len(x.shape) - 2)
     return to.affine(x, scale.reshape(wide), shift.reshape(wide))
+
+
+@rule("instance_norm")
+def instance_norm(to: Translator, x: Live, weight, bias, mean, variance, use_input_stats, *rest: Any) -> Live:
+    """With running statistics it is a batch norm."""
+    if use_input_stats:
+        raise Unsupported("it divides by statistics of the image itself; use BatchNorm2d")
+    return batch_norm(to, x, weight, bias, mean, variance, False, *rest)
 
 
 @rule("_native_batch_norm_legit_no_training")

@@ -13,7 +13,8 @@ from autorep.compiler.translate import Translator, rule
 MOVES = (
     "permute", "transpose", "t", "movedim", "select", "slice", "split", "split_with_sizes", "chunk", "unbind",
     "narrow", "repeat", "repeat_interleave", "cat", "stack", "index", "index_select", "flip", "roll", "pixel_shuffle",
-    "pixel_unshuffle", "channel_shuffle", "slice_scatter", "select_scatter", "diagonal", "tile", "rot90",
+    "pixel_unshuffle", "channel_shuffle", "slice_scatter", "select_scatter", "diagonal", "tile", "rot90", "fliplr",
+    "flipud", "unfold", "tril", "triu", "hstack", "vstack", "dstack", "gather", "scatter", "take_along_dim",
 )  # fmt: skip
 # Functions that torch has for floating point only.
 MOVES_FLOAT = (
@@ -59,10 +60,15 @@ def dropout(to: Translator, x: Live, p: float, train: bool) -> Live:
     return x
 
 
+@rule("type_as")
+def type_as(to: Translator, x: Any, like: Any) -> Any:
+    return x if isinstance(like, Live) else cast(to, x, dtype=like.dtype)
+
+
 @rule("_to_copy", "to")
 def cast(to: Translator, x: Live, *args: Any, dtype=None, **kwargs: Any) -> Live:
     if dtype not in (None, torch.float32, torch.float64):
-        raise Unsupported(f"a cast to {dtype}; values are real numbers in a program")
+        raise Unsupported(f"a cast to {dtype}; values are real numbers in a program: leave it out, autocast included")
     return x
 
 
@@ -71,9 +77,29 @@ def zeros_like(to: Translator, x: Live, **kwargs: Any) -> torch.Tensor:
     return torch.zeros(x.shape)
 
 
+@rule("ones_like")
+def ones_like(to: Translator, x: Live, **kwargs: Any) -> torch.Tensor:
+    return torch.ones(x.shape)
+
+
+@rule("full_like")
+def full_like(to: Translator, x: Live, value: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.full(x.shape, float(value))
+
+
 @rule("new_zeros")
 def new_zeros(to: Translator, x: Live, size: Any, **kwargs: Any) -> torch.Tensor:
     return torch.zeros(size)
+
+
+@rule("new_ones")
+def new_ones(to: Translator, x: Live, size: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.ones(size)
+
+
+@rule("new_full")
+def new_full(to: Translator, x: Live, size: Any, value: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.full(size, float(value))
 
 
 @rule("copy")
@@ -85,6 +111,36 @@ def copy(to: Translator, x: Any, y: Any, non_blocking: bool = False) -> Any:
 @rule("fill")
 def fill(to: Translator, x: Any, value: Any) -> torch.Tensor:
     return torch.full(x.shape, float(value))
+
+
+@rule("index_put")
+def index_put(to: Translator, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Live:
+    """x[:, [0, 3]] = values."""
+    if accumulate:
+        raise Unsupported("adding at repeated positions; use +")
+    return to.move(torch.ops.aten.index_put, x, indices, values)
+
+
+@rule("where")
+def where(to: Translator, condition: Any, x: Any, y: Any) -> Live:
+    """One or the other by a constant mask."""
+    _constant_mask(condition)
+    return to.move(torch.where, condition, *(_real(value) for value in (x, y)))
+
+
+@rule("masked_fill")
+def masked_fill(to: Translator, x: Any, mask: Any, value: Any) -> Live:
+    return where(to, mask, value, x)
+
+
+def _constant_mask(mask: Any) -> None:
+    if isinstance(mask, Live):
+        raise Unsupported("a choice by a comparison of computed values; use ReLU, maximum, clamp or an activation")
+
+
+def _real(value: Any) -> Any:
+    """A number as a tensor of the kind that stands for constants."""
+    return value if isinstance(value, Live) else torch.as_tensor(value, dtype=torch.float64)
 
 
 @rule("pad")

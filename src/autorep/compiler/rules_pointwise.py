@@ -59,6 +59,19 @@ def power(to: Translator, x: Live, exponent=2) -> Live:
     raise Unsupported(f"a power of {exponent}; only squares are possible")
 
 
+@rule("lerp")
+def lerp(to: Translator, x, y, weight) -> Live:
+    """x + weight·(y − x)."""
+    return add(to, x, mul(to, sub(to, y, x), weight))
+
+
+@rule("addcmul")
+def addcmul(to: Translator, x, y, z, *, value=1) -> Live:
+    """x + value·y·z."""
+    product = mul(to, y, z) if isinstance(y, Live) or isinstance(z, Live) else y * z
+    return add(to, x, product, alpha=value)
+
+
 def _plus(to: Translator, x: Live, constant: np.ndarray) -> Live:
     x, constant = _broadcast(to, x, constant)
     return to.affine(x, 1.0, constant)

@@ -64,8 +64,8 @@ def adaptive_avg_pool1d(to: Translator, x: Live, output_size) -> Live:
     return to.reshape(pooled, (*pooled.shape[:2], pooled.shape[3]))
 
 
-@rule("max_pool2d", "max_pool2d_with_indices")
-def max_pool2d(to: Translator, x: Live, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False) -> Any:
+@rule("max_pool2d")
+def max_pool2d(to: Translator, x: Live, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False) -> Live:
     need_images(x)
     kernel = pair(kernel_size)
     stride = pair(stride) if stride else kernel
@@ -73,6 +73,12 @@ def max_pool2d(to: Translator, x: Live, kernel_size, stride=(), padding=0, dilat
         _pool_axis(*numbers, ceil_mode) for numbers in zip(x.shape[2:], kernel, stride, pair(padding), pair(dilation))
     ]
     return maximum(to, x, axes)
+
+
+@rule("max_pool2d_with_indices")
+def max_pool2d_with_indices(to: Translator, x: Live, *args: Any, **kwargs: Any) -> tuple[Live, None]:
+    """The maxima, and no positions of theirs."""
+    return max_pool2d(to, x, *args, **kwargs), None
 
 
 @rule("max_pool1d")
@@ -105,12 +111,25 @@ def amax(to: Translator, x: Live, dim=(), keepdim=False) -> Live:
     return _reduced(to, x, dim, keepdim, lambda flat: maximum(to, flat, _whole(flat)[0]))
 
 
+@rule("amin")
+def amin(to: Translator, x: Live, dim=(), keepdim=False) -> Live:
+    """−max(−x)."""
+    return to.affine(amax(to, to.affine(x, -1.0, 0.0), dim, keepdim), -1.0, 0.0)
+
+
 @rule("max")
 def maximum_along(to: Translator, x: Live, dim=None, keepdim=False) -> tuple[Live, None]:
     """torch.max(x, dim): the maxima, and no positions of theirs."""
     if isinstance(dim, Live) or dim is None:
         raise Unsupported("the larger of two values, or of a whole batch; use max pooling or ReLU")
     return amax(to, x, [dim], keepdim), None
+
+
+@rule("min")
+def minimum_along(to: Translator, x: Live, dim=None, keepdim=False) -> tuple[Live, None]:
+    """torch.min(x, dim): the minima, and no positions of theirs."""
+    least, _ = maximum_along(to, to.affine(x, -1.0, 0.0), dim, keepdim)
+    return to.affine(least, -1.0, 0.0), None
 
 
 def average(to: Translator, x: Live, axes: Sequence[list[Window]], divisor: np.ndarray) -> Live:

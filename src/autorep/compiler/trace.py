@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from autorep.activations import ACTIVATIONS
 from autorep.compiler import rules_linear, rules_movement, rules_pointwise, rules_windows  # noqa: F401  # fill RULES
 from autorep.compiler.draft import Draft
 from autorep.compiler.export import Exported, arguments, export, function_name
@@ -65,6 +66,15 @@ def is_masked_activation(module: nn.Module) -> bool:
     return hasattr(module, "kept_index") and hasattr(module, "poly_coefficients")
 
 
+_UNKNOWN = "unknown"  # name of what stands for the result of an operation that cannot be translated
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what .item() and the like give while a model is exported
+_SIDE_RESULT = "positions of maxima, or statistics of a batch; only the values themselves are known in a program"
+
+
+class _NoResult:
+    """Stands for a side result that a program does not have: positions of maxima, statistics of a batch."""
+
+
 class _Importer:
     """Walks the graph once; constants are computed, calls on computed values translated."""
 
@@ -82,6 +92,8 @@ class _Importer:
                 self._placeholder(node)
             elif node.op == "call_function":
                 self._call(node)
+            elif node.op == "get_attr":  # a branch of torch.cond and the like
+                self.values[node] = None
         self._output()
         results = {
             node: live.sources[0] for node, live in self.values.items() if isinstance(live, Live) and live.index is None
@@ -103,6 +115,9 @@ class _Importer:
             return
         rows = []
         for name, answer in answers.items():
+            if isinstance(answer, _NoResult):
+                self._problem(None, f"what the model returns {name and f'as {name!r} '}is {_SIDE_RESULT}")
+                return
             if not isinstance(answer, Live):
                 self._problem(None, f"what the model returns {name and f'as {name!r} '}does not depend on its input")
                 return
@@ -136,11 +151,18 @@ class _Importer:
 
     def _translated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         wanted = node.meta["val"]
+        if isinstance(wanted, NUMBERS):
+            self._problem(node, "a plain number read off computed values (.item(), a count); keep it a tensor")
+            return wanted
         shapes = [tuple(value.shape) for value in (wanted if isinstance(wanted, list | tuple) else [wanted])]
         to = self.translator
         to.path, to.wanted = self.graph.path(node), shapes[0]
         try:
+            if any(isinstance(self.values[n], _NoResult) for n in node.all_input_nodes):
+                raise Unsupported(f"it reads {_SIDE_RESULT}")
             result = self._rule(node, args, kwargs)
+            if isinstance(result, tuple):
+                result = tuple(_NoResult() if value is None else value for value in result)
             given = result if isinstance(result, list | tuple) else [result]
             for value, shape in zip(given, shapes):
                 if isinstance(value, Live | Tensor) and tuple(value.shape) != shape:
@@ -149,14 +171,18 @@ class _Importer:
         except Unsupported as reason:
             self._problem(node, str(reason))
         except (TypeError, AttributeError, RuntimeError, ValueError, LookupError) as error:
-            self._problem(node, f"arguments or shapes that its rule does not know: {error}")
+            if not any(self._is_stand_in(self.values[n]) for n in node.all_input_nodes):
+                self._problem(node, f"arguments or shapes that its rule does not know: {error}")
         stand_ins = tuple(self._stand_in(shape) for shape in shapes)
         return stand_ins if isinstance(wanted, list | tuple) else stand_ins[0]
 
     def _stand_in(self, shape: tuple[int, ...]) -> Live:
         """A value of that shape from nowhere, so that what follows a problem can be examined too."""
-        unknown = self.draft.add(Input(name="unknown", inputs=(), shape=shape[1:], kind="wire", bits=0, frac=0))
+        unknown = self.draft.add(Input(name=_UNKNOWN, inputs=(), shape=shape[1:], kind="wire", bits=0, frac=0))
         return Live(self.translator.result(unknown).sources, shape)
+
+    def _is_stand_in(self, value: Any) -> bool:
+        return isinstance(value, Live) and any(name.startswith(_UNKNOWN) for name in value.sources)
 
     def _rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         name = function_name(node)
@@ -179,19 +205,41 @@ class _Importer:
 
 def _depends(value: Any) -> bool:
     """Whether a value is computed from the input."""
-    return any(map(_depends, value)) if isinstance(value, list | tuple) else isinstance(value, Live)
+    return any(map(_depends, value)) if isinstance(value, list | tuple) else isinstance(value, Live | _NoResult)
 
 
 ADVICE: dict[str, str] = {
     **dict.fromkeys(
-        ("layer_norm", "group_norm", "instance_norm", "native_group_norm", "native_layer_norm"),
-        "it divides by statistics of the image itself; use BatchNorm2d",
-    ),
+        (
+            "layer_norm",
+            "group_norm",
+            "native_group_norm",
+            "native_layer_norm",
+            "rms_norm",
+            "_fused_rms_norm",
+            "var",
+            "std",
+            "var_mean",
+            "linalg_vector_norm",
+            "norm",
+            "cosine_similarity",
+            "cdist",
+        ),
+        "it takes statistics of the image itself; put BatchNorm2d in its place, which folds away, and fine-tune",
+    ),  # fmt: skip
+    "_native_batch_norm_legit": "batch norm with batch statistics; train with track_running_stats=True, call eval()",
     **dict.fromkeys(("softmax", "log_softmax", "_softmax"), "return logits; the client can apply softmax"),
     "native_dropout": "dropout with training=True; pass training=self.training and call eval()",
     "conv3d": "use Conv2d",
-    **dict.fromkeys(("bmm", "einsum", "scaled_dot_product_attention"), "a product of computed matrices: use Conv2d"),
+    **dict.fromkeys(("bmm", "scaled_dot_product_attention", "bilinear"), "a product of computed matrices: use Conv2d"),
     **dict.fromkeys(("lstm", "gru", "embedding"), "convolutional and fully connected networks only"),
     **dict.fromkeys(("upsample_bilinear2d", "upsample_bicubic2d"), "use nearest up-sampling"),
-    **dict.fromkeys(("gt", "lt", "ge", "le", "eq", "where"), "a comparison whose result is used; use ReLU"),
+    **dict.fromkeys(("gt", "lt", "ge", "le", "eq", "ne"), "a comparison whose result is used; use ReLU"),
+    **dict.fromkeys(("argmax", "argmin"), "return logits, and compile with the answer `class`"),
+    **dict.fromkeys(("topk", "sort", "argsort", "median", "kthvalue"), "an order among values; use max pooling"),
+    **dict.fromkeys(("cond", "while_loop", "map_impl", "scan"), "a decision on computed values; write one way for all"),
+    **dict.fromkeys(
+        ("exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf", "log1p", "exp2"),
+        f"a function without a private form; the activations are {', '.join(ACTIVATIONS)}",
+    ),
 }

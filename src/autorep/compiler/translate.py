@@ -115,6 +115,8 @@ class Translator:
 
     def affine(self, x: Live, scale: np.ndarray | float, shift: np.ndarray | float) -> Live:
         """scale·x + shift, both scalars, one number per channel, or anything that broadcasts to one image."""
+        if x.shape[:1] != (self.batch,) and np.ndim(scale) == np.ndim(shift) == 0:
+            return self.reshape(self.affine(self._by_image(x), scale, shift), x.shape)
         shape = x.image_shape
         arrays = [np.broadcast_to(np.asarray(value, np.float64), shape) for value in (scale, shift)]
         flat = [array.reshape(shape[0], -1) for array in arrays]
@@ -125,6 +127,13 @@ class Translator:
         line = self.reshape(x, (self.batch, math.prod(shape)))
         line = self.append(Affine, [line], line.image_shape, weight_frac=0, weight=weight, bias=bias)
         return self.reshape(line, x.shape)
+
+    def _by_image(self, x: Live) -> Live:
+        """A value whose batch is not its first dimension (x.view(-1)), one row an image."""
+        size = math.prod(x.shape)
+        if size % self.batch:
+            raise Unsupported(f"a value of shape {x.shape} for {self.batch} images; keep the batch first")
+        return self.reshape(x, (self.batch, size // self.batch))
 
     def activation(
         self,
@@ -138,6 +147,9 @@ class Translator:
         quadratic: dict[str, np.ndarray] | None = None,
     ) -> Live:
         """offset + Σ slopes·relu(x − knots) at the kept elements (all of them by default), quadratics elsewhere."""
+        if x.shape[:1] != (self.batch,):
+            flat = self.activation(self._by_image(x), knots, slopes, offset, function, arguments, kept, quadratic)
+            return self.reshape(flat, x.shape)
         size = math.prod(x.image_shape)
         kept = np.arange(size) if kept is None else kept
         return self.append(

@@ -48,6 +48,7 @@ from autorep.program.ir import (
     SumPool,
 )
 from autorep.program.quadratics import LARGEST_PRODUCT, largest_product
+from autorep.program.room import Room, rooms
 
 OPENED = (Input, Activation, Requantize, Sign)  # what gives a wire its scale
 
@@ -115,29 +116,19 @@ def headroom(ops: Sequence[Op], calibration: Calibration) -> list[Headroom]:
     rows = []
     by_name = {op.name: op for op in ops}
     for op in ops:
-        largest = calibration.values[op.inputs[0]].largest if op.inputs else 0.0
-        limits: list[tuple[float, float, str]] = []
-        if isinstance(op, Activation):
-            limits.append((largest, 2.0 ** (op.open_bits - 2 - op.in_frac), "ring"))
-            if op.kept_count:
-                reach = 2.0 ** (op.window - op.kept_frac) - max(abs(k) for k in op.knots) * 2.0**-op.kept_frac
-                limits.append((calibration.activations[op.name].kept_largest, reach, "window"))
-        elif isinstance(op, Sign):
-            limits.append((largest, 2.0 ** (op.window - op.kept_frac), "window"))
-        elif isinstance(op, Requantize):
-            source = by_name[op.inputs[0]]
-            power = op.bits - 1 - op.frac if op.one_round else op.open_bits - 2 - source.frac
-            limits.append((largest, 2.0**power, "ring"))
-        elif isinstance(op, MaxPool):
-            limits.append((largest, 2.0 ** (op.window - op.frac - 1), "window"))
-        elif op is ops[-1]:
-            largest = calibration.values[op.name].largest
-            limits.append((largest, 2.0 ** (op.bits - 1 - op.frac), "ring"))
-        if limits:
-            largest, limit, by = min(limits, key=lambda row: row[1] / max(row[0], 1e-30))
-            factor = limit / max(largest, 1e-30)
-            rows.append(Headroom(op.name, type(op).__name__, largest, limit, factor, math.log2(factor), by))
+        bounds = [
+            (_calibrated_largest(calibration, op, room), room)
+            for room in rooms(op, by_name[op.inputs[0]] if op.inputs else None, op is ops[-1])
+        ]
+        if bounds:
+            largest, room = min(bounds, key=lambda row: row[1].limit / max(row[0], 1e-30))
+            factor = room.limit / max(largest, 1e-30)
+            rows.append(Headroom(op.name, type(op).__name__, largest, room.limit, factor, math.log2(factor), room.by))
     return rows
+
+
+def _calibrated_largest(calibration: Calibration, op: Op, room: Room) -> float:
+    return calibration.values[room.read].largest if room.kept is None else calibration.activations[op.name].kept_largest
 
 
 class _Planner:

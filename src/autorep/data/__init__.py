@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autorep.data.specs import names, spec, title
 from autorep.errors import ConfigError
 from autorep.lazy import lazily
+from autorep.settings import require
 
 if TYPE_CHECKING:
     from autorep.data.augment import evaluation_batches, normalise, training_batch
@@ -47,4 +48,5 @@ def load(name: str, path: str | Path | None = None, image_size: int | None = Non
     if path is None:
         raise ConfigError(f"data set {name!r} needs the place of its files: --data-path PATH")
     path = Path(path).expanduser()
+    require(image_size is None or image_size >= 1, "image size", image_size, "at least 1")
     return read(path, image_size or spec(name).image_size) if name in ("folder", "imagenet") else read(path)

@@ -86,6 +86,13 @@ def folder(path: Path, side: int) -> Dataset:
         if chosen.all() or not chosen.any():
             raise DataError(f"{path}: {len(everything)} pictures are too few to split; put them into train/ and val/")
         train, test = (everything.part(rows.nonzero()[:, 0]) for rows in (~chosen, chosen))
+        if lost := [name for label, name in enumerate(classes) if label not in train.labels]:
+            raise DataError(
+                f"{path}: every picture of class {', '.join(lost[:4])} was set apart for testing; add pictures, or "
+                "make train/ and val/ yourself"
+            )
+    if len(classes) < 2:
+        raise DataError(f"{path}: only one class ({classes[0]}); one sub-folder a class, and two classes at least")
     held = TensorImages(_decode_all(train.files, cut), train.labels)
     measured = TensorImages(_decode_all(test.files, cut), test.labels)
     mean, std = moments(held.images)
@@ -109,14 +116,26 @@ def moments(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
 def _class_tree(folder: Path, cut: Preprocessing) -> tuple[FolderImages, tuple[str, ...]]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected one sub-folder of images per class in it")
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    files = [[p for p in sorted((folder / name).rglob("*")) if p.suffix.lower() in SUFFIXES] for name in classes]
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    files = [_pictures(folder / name) for name in classes]
     empty = [name for name, found in zip(classes, files) if not found]
     if not classes or empty:
         what = f"no image in class {', '.join(empty[:4])}" if empty else "no class folder"
         raise DataError(f"{folder}: {what}; expected images ({', '.join(sorted(SUFFIXES))}) in one folder per class")
-    labels = torch.tensor([label for label, found in enumerate(files) for _ in found])
-    return FolderImages([p for found in files for p in found], labels, cut), tuple(classes)
+    # in turn from every class: whoever takes the first images, to calibrate on or to show, has some of all
+    mixed = sorted(
+        ((place + 0.5) / len(found), label, file)
+        for label, found in enumerate(files)
+        for place, file in enumerate(found)
+    )
+    labels = torch.tensor([label for _, label, _ in mixed])
+    return FolderImages([file for _, _, file in mixed], labels, cut), tuple(classes)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Picture files in a folder and below, without those that systems hide there."""
+    found = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES)
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def _annotated(folder: Path, notes: Path, classes: tuple[str, ...]) -> FolderImages:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from autorep.errors import ConfigError
 from autorep.lazy import lazily
-from autorep.settings import nearest
+from autorep.settings import nearest, require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,7 @@ class ModelSpec:
         module: of this package; its function of the network's name is called as build(num_classes, **options).
         channels, image_size: of the usual input.
         num_classes: of the usual data set.
+        stages: modules after which the resolution or the width changes, in order; features are compared there.
         sized: whether the image size is an option of the builder (EfficientNet-Lite pads by it).
     """
 
@@ -46,24 +48,31 @@ class ModelSpec:
     channels: int
     image_size: int
     num_classes: int
+    stages: tuple[str, ...] = ()
     sized: bool = False
 
 
+def _layers(count: int) -> tuple[str, ...]:
+    return tuple(f"layer{number}" for number in range(1, count + 1))
+
+
 REGISTRY: dict[str, ModelSpec] = {
-    "digits_net": ModelSpec("digits network", "resnet", 1, 8, 10),
-    "resnet18": ModelSpec("ResNet-18", "resnet", 3, 32, 100),
-    "resnet20": ModelSpec("ResNet-20", "resnet", 3, 32, 10),
-    "resnet32": ModelSpec("ResNet-32", "resnet", 3, 32, 10),
-    "resnet56": ModelSpec("ResNet-56", "resnet", 3, 32, 10),
-    "resnet110": ModelSpec("ResNet-110", "resnet", 3, 32, 10),
-    "imagenet_resnet18": ModelSpec("ImageNet ResNet-18", "imagenet_resnet", 3, 224, 1000),
-    "imagenet_resnet34": ModelSpec("ImageNet ResNet-34", "imagenet_resnet", 3, 224, 1000),
-    "imagenet_resnet50": ModelSpec("ImageNet ResNet-50", "imagenet_resnet", 3, 224, 1000),
-    "wide_resnet22_8": ModelSpec("WideResNet-22-8", "wide_resnet", 3, 32, 100),
-    "balanced": ModelSpec("ReLU-balanced network", "balanced", 3, 32, 10, sized=True),
+    "digits_net": ModelSpec("digits network", "resnet", 1, 8, 10, _layers(2)),
+    "resnet18": ModelSpec("ResNet-18", "resnet", 3, 32, 100, _layers(4)),
+    "resnet20": ModelSpec("ResNet-20", "resnet", 3, 32, 10, _layers(3)),
+    "resnet32": ModelSpec("ResNet-32", "resnet", 3, 32, 10, _layers(3)),
+    "resnet56": ModelSpec("ResNet-56", "resnet", 3, 32, 10, _layers(3)),
+    "resnet110": ModelSpec("ResNet-110", "resnet", 3, 32, 10, _layers(3)),
+    "imagenet_resnet18": ModelSpec("ImageNet ResNet-18", "imagenet_resnet", 3, 224, 1000, _layers(4)),
+    "imagenet_resnet34": ModelSpec("ImageNet ResNet-34", "imagenet_resnet", 3, 224, 1000, _layers(4)),
+    "imagenet_resnet50": ModelSpec("ImageNet ResNet-50", "imagenet_resnet", 3, 224, 1000, _layers(4)),
+    "wide_resnet22_8": ModelSpec("WideResNet-22-8", "wide_resnet", 3, 32, 100, _layers(3)),
+    "balanced": ModelSpec("ReLU-balanced network", "balanced", 3, 32, 10, _layers(3), sized=True),
     "binary_digits": ModelSpec("binary digits network", "binary", 1, 8, 10),
     "binary_cifar": ModelSpec("binary CIFAR network (BC1)", "binary", 3, 32, 10),
-    "efficientnet_b2": ModelSpec("EfficientNet-B2", "efficientnet", 3, 224, 1000),
+    "efficientnet_b2": ModelSpec(
+        "EfficientNet-B2", "efficientnet", 3, 224, 1000, tuple(f"features.{n}" for n in range(9))
+    ),
     "efficientnet_lite0": ModelSpec("EfficientNet-Lite0", "efficientnet_lite", 3, 224, 1000, sized=True),
     "efficientnet_lite2": ModelSpec("EfficientNet-Lite2", "efficientnet_lite", 3, 260, 1000, sized=True),
 }
@@ -101,7 +110,8 @@ def title(name: str) -> str:
     plain, _, options = name.partition("@")
     if plain in REGISTRY:
         return ", ".join([REGISTRY[plain].title, *options.replace("_", " ").replace("=", " ").split(",")]).rstrip(", ")
-    return name.rpartition(":")[2] if ".py:" in name else name
+    file, mark, function = name.rpartition(".py:")
+    return f"{PurePath(file).name}.{function}" if mark else name
 
 
 def create(
@@ -120,6 +130,8 @@ def create(
             left out and the network's own is fresh; everything else must fit.
         options: the builder's own (see each builder), beside those that the name itself gives after an @.
     """
+    require(num_classes is None or num_classes >= 1, "number of classes", num_classes, "at least 1")
+    require(image_size is None or image_size >= 1, "image size", image_size, "at least 1")
     model = _built(name, num_classes, image_size, options)
     if weights is not None:
         from autorep.models.weights import load_weights_

@@ -266,7 +266,7 @@ def slice_(x, starts=None, ends=None, axes=None, steps=None, **attributes):
     steps = [1] * len(starts) if steps is None else _ints(steps)
     index: list[slice] = [slice(None)] * x.ndim
     for axis, start, end, step in zip(chosen, starts, ends, steps):
-        if step < 0:
+        if step < 0 and isinstance(x, Tensor):
             raise UnsupportedOpError("Slice with negative steps: flip is not known here")
         index[axis] = slice(start, min(end, 2**31), step)
     return x[tuple(index)]
@@ -330,6 +330,8 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
 SHAPES: dict[str, Callable[..., np.ndarray]] = {
     "Gather": lambda x, index, *, axis=0: np.take(x, index, axis), "Concat": lambda *x, axis: np.concatenate(x, axis),
     "Unsqueeze": unsqueeze, "Squeeze": lambda x, *_, **__: np.squeeze(x), "Slice": slice_,
+    "Reshape": lambda x, shape, **_: np.reshape(x, _ints(shape)),
+    "Transpose": lambda x, *, perm=None: np.transpose(x, perm),
     "Cast": lambda x, *, to, **_: x, "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.floor_divide,
     "ConstantOfShape": lambda shape, *, value=0: np.full(_ints(shape), np.asarray(value).ravel()[0]),
 }  # fmt: skip

@@ -7,7 +7,10 @@ has a parameter of that name). Whoever names a file runs the code in it, as `pyt
 from __future__ import annotations
 
 import inspect
+import re
 import runpy
+import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,26 +37,36 @@ def build(name: str, num_classes: int | None = None) -> nn.Module:
     if name.endswith(".onnx"):
         return load_onnx(Path(name))[0]
     make = _function(name)
+    arguments = _arguments(make, num_classes, name)
     try:
-        module = make(*_arguments(make, num_classes, name))
-    except TypeError as error:
-        raise ConfigError(f"{name}: cannot be called to make a network: {error}") from None
+        module = make(*arguments)
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(f"{name}: cannot be called to make a network: {_where(error)}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name}: returned a {type(module).__name__}, not a torch module")
     return module
 
 
-def facts(name: str) -> tuple[int, int, int]:
-    """Channels of its input, a usual image size, and its classes, read off the first and last layer."""
+def facts(name: str) -> tuple[int, int, int, tuple[str, ...]]:
+    """Channels of its input, a usual image size, its classes and stages, read off its layers and their names."""
     if name.endswith(".onnx"):
         return _onnx_facts(Path(name))
     module = build(name)
     layers = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     if not layers:
-        return 3, USUAL_SIZE, 10
+        return 3, USUAL_SIZE, 10, ()
     first, last = layers[0], layers[-1]
     channels = first.in_channels if isinstance(first, nn.Conv2d) else 1
-    return channels, USUAL_SIZE, last.out_features if isinstance(last, nn.Linear) else last.out_channels
+    classes = last.out_features if isinstance(last, nn.Linear) else last.out_channels
+    return channels, USUAL_SIZE, classes, stages(module)
+
+
+def stages(module: nn.Module) -> tuple[str, ...]:
+    """layer1, layer2, …; where there are none, the parts of `features`."""
+    features = getattr(module, "features", None)
+    parts = features.named_children() if isinstance(features, nn.Sequential) else ()
+    layers = tuple(name for name, _ in module.named_children() if re.fullmatch(r"layer\d+", name))
+    return layers or tuple(f"features.{name}" for name, _ in parts)
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -62,11 +75,21 @@ def _function(name: str) -> Callable[..., Any]:
         names = runpy.run_path(file)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); name a model FILE.py:FUNCTION") from None
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(f"{file}: fails when Python runs it: {_where(error)}") from error
     make = names.get(function)
     if not callable(make):
         found = ", ".join(sorted(key for key, value in names.items() if callable(value) and not key.startswith("_")))
         raise ConfigError(f"{file}: no function {function!r}; it has {found or 'none'}")
     return make
+
+
+def _where(error: Exception) -> str:
+    """An error of the user's code with its place, as a traceback ends."""
+    lines = traceback.format_exception_only(error)
+    if not isinstance(error, SyntaxError) and (frames := traceback.extract_tb(error.__traceback__)):
+        return f"{lines[-1].strip()} (line {frames[-1].lineno} of {frames[-1].filename})"
+    return " ".join(line.strip() for line in lines)
 
 
 def _arguments(make: Callable[..., Any], num_classes: int | None, name: str) -> list[Any]:
@@ -85,12 +108,13 @@ def _arguments(make: Callable[..., Any], num_classes: int | None, name: str) -> 
     return []
 
 
-def _onnx_facts(path: Path) -> tuple[int, int, int]:
+def _onnx_facts(path: Path) -> tuple[int, int, int, tuple[str, ...]]:
     network, shape = load_onnx(path)
     channels, *sides = shape or (3,)
     with torch.no_grad():
         answer = network(torch.zeros(1, channels or 3, *(side or USUAL_SIZE for side in sides)))
-    return channels or 3, (sides[-1] if sides else 0) or USUAL_SIZE, answer.shape[-1] if torch.is_tensor(answer) else 0
+    size, classes = (sides[-1] if sides else 0) or USUAL_SIZE, answer.shape[-1] if torch.is_tensor(answer) else 0
+    return channels or 3, size, classes, ()
 
 
 def _exported(path: Path) -> nn.Module:
@@ -98,5 +122,5 @@ def _exported(path: Path) -> nn.Module:
         return torch.export.load(path).module()
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `torch.export.save` writes such files") from None
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (RuntimeError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path}: not a saved torch.export program ({error})") from None

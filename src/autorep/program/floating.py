@@ -27,7 +27,7 @@ from autorep.program.ir import (
     TopClasses,
     WithinBound,
 )
-from autorep.program.windows import convolution, windows
+from autorep.program.windows import Convolve, convolution, windows
 
 
 def run_float(program: Program, x: np.ndarray, observe: Observe | None = None, dtype: type = np.float64) -> np.ndarray:
@@ -46,6 +46,7 @@ def run_ops(
     x: np.ndarray,
     observe: Observe | None = None,
     dtype: type = np.float64,
+    convolve: Convolve = convolution,
 ) -> np.ndarray:
     """The same for a list of operations whose widths and scales may not be chosen yet."""
     fracs = {op.name: op.frac for op in ops}
@@ -54,7 +55,8 @@ def run_ops(
         if isinstance(op, WithinBound):
             return _within_bound(op, inputs[0], fracs[op.inputs[0]])
         own = {name: parameters.get(f"{op.name}.{name}") for name in op.parameter_names}
-        return _apply(op, inputs, {k: v.astype(dtype, copy=False) for k, v in own.items() if v is not None})
+        own_values: dict[str, np.ndarray] = {k: v.astype(dtype, copy=False) for k, v in own.items() if v is not None}
+        return apply_op(op, inputs, own_values, convolve)
 
     return execute(ops, np.asarray(x, dtype), apply, observe)
 
@@ -64,11 +66,14 @@ def per_channel(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
 
 
-def _apply(op: Op, inputs: list[np.ndarray], own: dict[str, np.ndarray]) -> np.ndarray:
+def apply_op(
+    op: Op, inputs: list[np.ndarray], own: Mapping[str, np.ndarray], convolve: Convolve = convolution
+) -> np.ndarray:
+    """One operation on its inputs, with its parameters by name."""
     x = inputs[0]
     match op:
         case Conv():
-            y = convolution(x, own["weight"], op.stride, op.padding, op.dilation, op.groups)
+            y = convolve(x, own["weight"], op.stride, op.padding, op.dilation, op.groups)
             return y + per_channel(own["bias"], op.shape)
         case Linear():
             return x @ own["weight"].T + own["bias"]
@@ -104,7 +109,7 @@ def _within_bound(op: WithinBound, x: np.ndarray, frac: int) -> np.ndarray:
     return (squares <= op.bound * 4.0 ** (op.shift - frac)).astype(x.dtype)
 
 
-def _activation(op: Activation, x: np.ndarray, own: dict[str, np.ndarray]) -> np.ndarray:
+def _activation(op: Activation, x: np.ndarray, own: Mapping[str, np.ndarray]) -> np.ndarray:
     flat = x.reshape(len(x), op.size)
     if op.quad_count == 0:
         return _piecewise(op, flat).reshape(x.shape)
@@ -113,7 +118,7 @@ def _activation(op: Activation, x: np.ndarray, own: dict[str, np.ndarray]) -> np
     return result.reshape(x.shape)
 
 
-def _quadratic(x: np.ndarray, shape: tuple[int, ...], own: dict[str, np.ndarray]) -> np.ndarray:
+def _quadratic(x: np.ndarray, shape: tuple[int, ...], own: Mapping[str, np.ndarray]) -> np.ndarray:
     a, b, c = (per_channel(own[name], shape) for name in ("a", "b", "c"))
     return (a * x + b) * x + c
 

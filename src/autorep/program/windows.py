@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 Pair = tuple[int, int]
+Convolve = Callable[[np.ndarray, np.ndarray, Pair, Pair, Pair, int], np.ndarray]
 
 _CHUNK_BYTES = 1 << 26  # unfolded columns held at once
 
