@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from autorep.cli.main import main
+from autorep.compiler.compile import compile_program
 from autorep.errors import ConfigError
 from autorep.program.answer import answering
 from autorep.program.ir import Program, encode
@@ -108,3 +111,32 @@ def test_the_command_shows_classes_and_names_none_out_of_range(
     rows = json.loads((tmp_path / "answers.json").read_text())["predictions"]
     assert [row["in_range"] for row in rows] == [True, False]
     assert all(row["logits"] is None and row["probability"] is None for row in rows)
+
+
+class TwoHeads(nn.Module):
+    """A tuple of logits, as networks with an auxiliary head return it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.kind, self.age = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.Linear(64, 3), nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = torch.relu(self.stem(x)).flatten(1)
+        return self.kind(features), 5 * self.age(features)
+
+
+def test_servers_answer_with_every_output_of_a_network(images: np.ndarray) -> None:
+    torch.manual_seed(0)
+    model = TwoHeads().eval()
+    program = compile_program(model, torch.rand(64, 1, 8, 8), class_names=["ant", "bee", "fly", "young", "old"])
+    with LocalDeployment(program, prepare=4) as deployment, deployment.client() as client:
+        answers = client.predict(images[:4], top=3)
+    with torch.no_grad():
+        kind, age = (value.numpy() for value in model(torch.from_numpy(images[:4]).float()))
+    for number, answer in enumerate(answers):
+        assert list(answer.outputs) == ["0", "1"]
+        np.testing.assert_allclose(answer.outputs["0"], kind[number], atol=2e-3)
+        np.testing.assert_allclose(answer.outputs["1"], age[number], atol=2e-3)
+        assert answer.label == ["ant", "bee", "fly"][kind[number].argmax()]
+        assert {label for label, _ in answer.top} == {"ant", "bee", "fly"}
+        assert sum(share for _, share in answer.top) == pytest.approx(1)

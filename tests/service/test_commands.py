@@ -212,7 +212,7 @@ def test_one_client_cannot_fill_the_queue(prepared: tuple[Path, list[str]]) -> N
     assert sorted(answer.status_code for answer in answers) == [424, 424, 429]
 
 
-def test_predict_reads_arrays_and_image_files(
+def test_predict_reads_arrays_and_pictures_where_the_owner_says_how(
     deployment: LocalDeployment, program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pixels = np.random.default_rng(4).integers(0, 256, (3, 1, 8, 8), np.uint8)
@@ -220,17 +220,22 @@ def test_predict_reads_arrays_and_image_files(
     (tmp_path / "folder").mkdir()
     Image.fromarray(pixels[0, 0]).save(tmp_path / "folder" / "one.png")
     capsys.readouterr()
-    arguments = [str(tmp_path / "some.npy"), str(tmp_path / "folder"), "--servers", *deployment.urls]
-    assert main(["predict", *arguments, "--ca", str(deployment.ca), "--json", "-"]) == 0
+    servers = ["--servers", *deployment.urls, "--ca", str(deployment.ca), "--json", "-"]
+    assert main(["predict", str(tmp_path / "some.npy"), *servers]) == 0
     answers = json.loads(capsys.readouterr().out)["predictions"]
-    assert [answer["image"] for answer in answers] == ["some.npy[0]", "some.npy[1]", "some.npy[2]", "one.png"]
+    assert [answer["image"] for answer in answers] == ["some.npy[0]", "some.npy[1]", "some.npy[2]"]
     found = np.array([answer["logits"] for answer in answers])
-    assert np.abs(found - program.run(pixels[[0, 1, 2, 0]] / 255, "fixed")).max() < 1e-3
+    assert np.abs(found - program.run(pixels / 255, "fixed")).max() < 1e-3
+    names, batch = load_images([tmp_path / "folder"], (1, 8, 8), {"mean": [0.5]})
+    assert names == ["one.png"]
+    np.testing.assert_allclose(batch[0], pixels[0] / 255)
+    assert main(["predict", str(tmp_path / "folder"), *servers]) == 2  # its owner says nothing of pictures
+    assert "does not say how a picture becomes its input" in capsys.readouterr().err
     with pytest.raises(DataError, match="takes"):
         load_images([tmp_path / "some.npy"], (3, 8, 8))
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"broken\.png"):
-        load_images([tmp_path / "broken.png"], (1, 8, 8))
+        load_images([tmp_path / "broken.png"], (1, 8, 8), {"mean": [0.5]})
 
 
 def test_predict_refuses_images_out_of_range(

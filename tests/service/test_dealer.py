@@ -104,9 +104,9 @@ def test_a_kit_that_takes_longer_than_the_time_out_still_comes(
     follower.register(1, digest, archive)
     deal_to = Dealer.deal_to
 
-    def slowly(self: Dealer, sinks: Any) -> bytes:
+    def slowly(self: Dealer, sinks: Any, batch: int) -> bytes:
         time.sleep(0.5)
-        return deal_to(self, sinks)
+        return deal_to(self, sinks, batch)
 
     monkeypatch.setattr(Dealer, "deal_to", slowly)
     while "coming" not in _ask(leader, 1):

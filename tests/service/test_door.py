@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import resource
 import socket
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from autorep.mpc.tls import client_context, make_keys, server_context
 from autorep.mpc.transport_tcp import TcpTransport, connect
 from autorep.service.door import Door, DoorSettings
 from autorep.service.listener import Listener
-from autorep.service.workers import Worker
+from autorep.service.workers import Worker, repeat
 
 
 class Connection:
@@ -95,6 +97,21 @@ def test_slow_and_resting_connections_leave_in_time() -> None:
     assert scene.reasons == ["slow", "rest"]
 
 
+def test_a_body_gets_its_own_time() -> None:
+    scene = Scene(connections=64, per_address=64, request_seconds=10, body_seconds=35, rest_seconds=75)
+    for port in range(2):
+        scene.enter("a", port)
+    scene.now = 9
+    scene.door.headed(("a", 1))
+    scene.now = 40
+    scene.door.sweep()
+    assert [scene.connections["a", port].shut for port in range(2)] == [True, False]
+    scene.now = 45
+    scene.door.sweep()
+    assert scene.connections["a", 1].shut
+    assert scene.reasons == ["slow", "slow"]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["enter", "left", "began", "ended"]), st.integers(0, 30)), max_size=120))
 @settings(max_examples=150, deadline=None)
 def test_counts_never_drift(steps: list[tuple[str, int]]) -> None:
@@ -140,6 +157,81 @@ def test_listening_socket_counts_real_connections() -> None:
         server.close()
 
     asyncio.run(scene())
+
+
+def test_connections_do_not_hold_back_the_end_of_an_answer() -> None:
+    """Small segments leave at once: a body must not wait for the client's acknowledgement of the headers."""
+    with Door(DoorSettings()).listen(("127.0.0.1", 0)) as listening:
+        listening.listen(1)
+        with socket.create_connection(listening.getsockname(), 5):
+            accepted, _ = listening.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_queries_that_wait_leave_room_for_those_who_watch() -> None:
+    scene = Scene(connections=16, per_address=100)
+    answers: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        answers.append(scope["method"])
+
+    async def send(message: Any) -> None:
+        answers.append(message.get("status", message.get("body")))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    def ask(method: str) -> None:
+        asyncio.run(scene.door.layer(app)({"type": "http", "method": method, "client": ("c", 1)}, receive, send))
+
+    for port in range(12):
+        scene.enter("flood", port)
+        scene.door.began(("flood", port))
+    scene.enter("c", 1)
+    ask("POST")
+    assert answers[0] == 503
+    assert b"too many queries" in answers[1]
+    assert scene.reasons == ["crowded"]
+    ask("GET")
+    assert answers[2:] == ["GET"]
+    scene.door.ended(("flood", 0))
+    ask("POST")
+    assert answers[3:] == ["POST"]
+    scene.door.left(("flood", 1))
+    scene.door.ended(("flood", 2))
+    assert scene.door._working == 9
+
+
+def test_want_of_descriptors_refuses_newcomers_and_is_over_when_they_are_free() -> None:
+    reasons: list[str] = []
+    door = Door(DoorSettings(connections=64, per_address=64), reasons.append)
+    listening = door.listen(("127.0.0.1", 0))
+    listening.listen(64)
+    listening.setblocking(False)
+    address = listening.getsockname()
+    idle = socket.create_connection(address)
+    kept, _ = listening.accept()
+    newcomers = [socket.create_connection(address) for _ in range(8)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(BlockingIOError):  # never EMFILE: all that wait were refused
+            listening.accept()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for newcomer in newcomers:
+        newcomer.settimeout(5)
+        assert newcomer.recv(1) == b""
+    assert set(reasons) == {"descriptors"}
+    assert idle.recv(1) == b"", "the idle connection made room"
+    with socket.create_connection(address):
+        later, _ = listening.accept()
+        later.close()
+    for each in (idle, kept, *newcomers, listening):
+        each.close()
 
 
 def test_port_in_use_is_named() -> None:
@@ -218,6 +310,28 @@ def test_strangers_cannot_keep_a_server_out(keys: Path) -> None:
     listener.close()
 
 
+def test_a_flood_of_strangers_from_everywhere_does_not_keep_a_server_out(keys: Path) -> None:
+    done = threading.Event()
+    listener = Listener(
+        ("127.0.0.1", 0), server_context(keys / "party0"), {"party1"}, 5.0, lambda transport: done.set()
+    )
+    listener.start()
+    silent = []
+    for number in range(200):  # more than may be in, so that every slot is taken
+        stranger = socket.socket()
+        stranger.bind((f"127.3.0.{number + 1}", 0))
+        stranger.connect(("127.0.0.1", listener.port))
+        silent.append(stranger)
+    connect("127.0.0.1", listener.port, client_context(keys / "party1"), "party0", 5.0)
+    assert done.wait(5)
+    assert len(listener._strangers) <= 128
+    silent[0].settimeout(5)
+    assert silent[0].recv(1) == b"", "the oldest left"
+    for stranger in silent:
+        stranger.close()
+    listener.close()
+
+
 # ---------------------------------------------------------------------- workers
 
 
@@ -243,6 +357,21 @@ def test_worker_survives_what_nobody_expected_and_says_so() -> None:
     over.set()
     worker.join(5)
     assert not worker.is_alive()
+
+
+def test_what_is_repeated_on_the_loop_survives_its_errors() -> None:
+    calls, crashes = [], []
+
+    def action() -> None:
+        calls.append(1)
+        raise ZeroDivisionError("unexpected")
+
+    async def scene() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(repeat("test", action, 0.01, lambda: crashes.append(1)), 1.0)
+
+    asyncio.run(scene())
+    assert len(calls) == len(crashes) > 3
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

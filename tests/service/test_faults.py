@@ -40,8 +40,8 @@ class Load:
         self._images = np.random.default_rng(5).random((16, 1, 8, 8))
         self._expected = program.run(self._images, "fixed")
         self._deployment = deployment
-        self._stop = threading.Event()
-        self.answers = 0
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self.asked = self.answers = 0
         self.failures: list[str] = []
         self.wrong = 0
         self._pool = ThreadPoolExecutor(clients)
@@ -51,14 +51,17 @@ class Load:
         with self._deployment.client(patience=0.0, timeout=20) as client:
             while not self._stop.is_set():
                 number = (number + 1) % 16
+                with self._lock:
+                    self.asked += 1
                 try:
                     logits = client.logits(self._images[number : number + 1])[0]
                 except AutorepError as error:
                     self.failures.append(str(error))
                     time.sleep(0.05)
                     continue
-                self.answers += 1
-                self.wrong += int(np.abs(logits - self._expected[number]).max() > 1e-3)
+                with self._lock:
+                    self.answers += 1
+                    self.wrong += int(np.abs(logits - self._expected[number]).max() > 1e-3)
 
     def wait_answers(self, count: int, seconds: float = 150.0) -> None:
         """Wait for so many further answers."""

@@ -28,7 +28,9 @@ def test_a_kit_above_four_gib_goes_from_dealer_to_answer():
     program = wide_program()
     assert kit_bytes(program, 1) > 4 << 30
     image = np.random.default_rng(1).random((1, 1, 240, 240))
-    running = LocalDeployment(program, prepare=1, lanes=1, options=("--timeout", "300"), patience=900)
+    running = LocalDeployment(
+        program, prepare=1, lanes=1, options=("--timeout", "300", "--comparison", "dcf"), patience=900
+    )
     with running, running.client(timeout=600.0) as client:
         answer = client.predict(image)[0]
     expected = program.run(image, "float")[0]

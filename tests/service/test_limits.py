@@ -41,6 +41,16 @@ def test_rate_allows_a_burst_then_the_rate_for_each_client() -> None:
     assert RateLimit(0.0, 1, lambda: now[0]).wait("a") == 0.0
 
 
+def test_rate_counts_the_images_of_a_query_at_once() -> None:
+    now = [0.0]
+    limit = RateLimit(rate=2.0, burst=4, clock=lambda: now[0])
+    assert limit.wait("a", 3) == 0.0
+    assert limit.wait("a", 2) == 0.5, "what is refused costs nothing,"
+    assert limit.wait("a", 1) == 0.0, "so that less may pass"
+    assert limit.wait("b", 6) == 0.0, "more than a burst passes when the bucket is full,"
+    assert limit.wait("b", 1) == 1.5, "and is paid for later"
+
+
 def test_recent_forgets_the_oldest() -> None:
     recent = Recent(2)
     for key in ("a", "b", "c"):

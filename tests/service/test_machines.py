@@ -1,12 +1,14 @@
 """Leader and follower without processes: joined by links that break, lanes that fail and servers that crash.
 
 `World` plays everything around the two machines (disks, preparations, links, clients) and checks at every step that no
-kit is used twice, that both servers use a kit for the same query, and that no query ends twice. At the end, when the
-links are healed, every query must have ended and a new one must be answered.
+kit is used twice, that both servers use a kit for the same queries in the same order, that every query gets the answer
+of its own place, and that no query ends twice. At the end, when the links are healed, every query must have ended and a
+new one must be answered.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import deque
 from typing import Any
@@ -17,33 +19,44 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from autorep.mpc.kit import kit_id
 from autorep.mpc.transport import Entry
 from autorep.service import machine as commands
 from autorep.service.follower import Follower
 from autorep.service.leader import Leader
 from autorep.service.machine import Command, Machine, Pace
 from autorep.service.queries import Answer, QueryFailure, SessionSettings
+from autorep.service.stock import size_of
 
 SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, queue=6, per_client=4, half_expiry=15, timeout=30)
-ANSWER = Answer(np.zeros(1, np.uint64), 0.01, Entry(), 10)
 BROKEN = QueryFailure(502, "broken", 1)
 
 
-class World:
-    """Two machines and all that lies between and around them."""
+def answer_to(key: str) -> Answer:
+    """One server's share of the answer to a query, which tells whose it is."""
+    return Answer(np.frombuffer(key.encode(), np.uint8), 0.01, Entry(), 10)
 
-    def __init__(self) -> None:
+
+def answered(key: str, outcome: Any) -> bool:
+    return isinstance(outcome, Answer) and outcome.share.tobytes() == key.encode()
+
+
+class World:
+    """Two machines and all that lies between and around them; up to `batch` queries run together."""
+
+    def __init__(self, batch: int = 1) -> None:
         self.now = 0.0
-        self.machines: list[Machine] = [Leader(SETTINGS), Follower(SETTINGS)]
+        self.settings = dataclasses.replace(SETTINGS, batch=batch)
+        self.machines: list[Machine] = [Leader(self.settings), Follower(self.settings)]
         self.disk: list[set[str]] = [set(), set()]
         self.preparing: list[deque[tuple[str, str]]] = [deque(), deque()]
         self.prepared: list[set[str]] = [set(), set()]
-        self.used: list[dict[str, str]] = [{}, {}]  # kit -> query, for ever
+        self.used: list[dict[str, tuple[str, ...]]] = [{}, {}]  # kit -> queries, for ever
         self.open: list[set[str]] = [set(), set()]
         self.ended: list[dict[str, Any]] = [{}, {}]
         self.boxes: tuple[deque[dict[str, Any]], deque[dict[str, Any]]] = (deque(), deque())  # to party 1, to party 0
-        self.lanes: dict[int, deque[tuple[str, str]]] = {}
-        self.running: list[dict[int, tuple[str, str]]] = [{}, {}]  # lane -> query, kit
+        self.lanes: dict[int, deque[tuple[tuple[str, ...], str]]] = {}
+        self.running: list[dict[int, tuple[tuple[str, ...], str]]] = [{}, {}]  # lane -> queries, kit
         self.linked: str | None = None
         self.lost: set[tuple[int, str]] = set()  # who has yet to notice that an epoch's links are cut
         self.numbers = itertools.count()
@@ -75,28 +88,30 @@ class World:
                     self.prepared[party].discard(kit)
                 case commands.Discard(kits):
                     self.disk[party] -= set(kits)
-                case commands.Run(lane, key, kit):
-                    self.run(party, lane, key, kit)  # type: ignore[arg-type]
+                case commands.Run(lane, keys, kit):
+                    self.run(party, lane, keys, kit)  # type: ignore[arg-type]
                 case commands.CloseLane(lane, _):
                     self.break_lane(lane)  # type: ignore[arg-type]
                 case commands.End(key, outcome):
                     if key in self.open[party]:
+                        assert answered(key, outcome) or isinstance(outcome, QueryFailure), "another's answer"
                         self.open[party].remove(key)
                         self.ended[party][key] = outcome
                 case commands.CutLinks(epoch, _):
                     self.cut(epoch)
 
-    def run(self, party: int, lane: int, key: str, kit: str) -> None:
+    def run(self, party: int, lane: int, keys: tuple[str, ...], kit: str) -> None:
         assert kit in self.prepared[party], "runs with a kit that is not prepared"
         assert kit not in self.used[party], "a kit is used twice"
-        assert key in self.open[party], "runs a query that is over"
+        assert 0 < len(set(keys)) == len(keys) <= size_of(kit), "not so many queries as the kit is for"
+        assert self.open[party].issuperset(keys), "runs a query that is over"
         self.prepared[party].remove(kit)
-        self.used[party][kit] = key
-        assert self.used[0].get(kit) == key, "the servers use a kit for different queries"
-        self.running[party][lane] = key, kit
+        self.used[party][kit] = keys
+        assert self.used[0].get(kit) == keys, "the servers use a kit for different queries"
+        self.running[party][lane] = keys, kit
         if party == 0:
             if lane in self.lanes:
-                self.lanes[lane].append((key, kit))
+                self.lanes[lane].append((keys, kit))
             else:  # it broke, and the leader has not noticed
                 self.lane_gone(lane)
 
@@ -157,9 +172,9 @@ class World:
             self.perform(1, self.follower.told(self.linked, message))
 
     def deliver_lane(self, lane: int) -> None:
-        key, kit = self.lanes[lane].popleft()
+        keys, kit = self.lanes[lane].popleft()
         assert self.linked is not None
-        self.perform(1, self.follower.asked(self.linked, lane, key, kit))
+        self.perform(1, self.follower.asked(self.linked, lane, keys, kit))
 
     # ------------------------------------------------------------------ work
 
@@ -172,13 +187,14 @@ class World:
         self.perform(party, self.machines[party].prepared(epoch, kit, good))
 
     def finish_query(self, lane: int) -> None:
-        key, kit = self.running[1].pop(lane)
-        assert self.running[0].pop(lane) == (key, kit)
-        self.perform(0, self.leader.finished(self.now, lane, ANSWER))
-        self.perform(1, self.follower.finished(self.now, key, ANSWER))
+        keys, kit = self.running[1].pop(lane)
+        assert self.running[0].pop(lane) == (keys, kit)
+        answers = tuple(map(answer_to, keys))
+        self.perform(0, self.leader.finished(self.now, lane, answers))
+        self.perform(1, self.follower.finished(self.now, keys, answers))
 
-    def deal(self, both: bool = True) -> None:
-        kit = f"kit {next(self.numbers)}"
+    def deal(self, both: bool = True, size: int = 1) -> None:
+        kit = kit_id(bytes(8), size, next(self.numbers).to_bytes(7, "big")).hex()
         for party in (0, 1) if both else (0,):
             self.disk[party].add(kit)
             self.perform(party, self.machines[party].put([kit]))
@@ -202,7 +218,7 @@ class World:
 
     def crash(self, party: int) -> None:
         """A server loses all but its disk; its clients see their connections break."""
-        self.machines[party] = Follower(SETTINGS) if party else Leader(SETTINGS)
+        self.machines[party] = Follower(self.settings) if party else Leader(self.settings)
         self.machines[party].stored = set(self.disk[party])
         for key in self.open[party]:
             self.ended[party][key] = BROKEN
@@ -239,7 +255,7 @@ class World:
             self.dial()
         while len(self.lanes) < SETTINGS.lanes:
             self.lane_up()
-        for _ in range(4):
+        for _ in range(2 * self.settings.queue):  # enough for all that wait, and for those whose kits were lost
             self.deal()
         self.flow()
         for _ in range(12):  # past every pause
@@ -251,7 +267,7 @@ def check_rest(world: World) -> None:
     """When nothing moves any more, nothing is left behind and a query is answered."""
     world.heal()
     assert world.open == [set(), set()], "a query was lost"
-    assert world.prepared[0] == set(world.leader._ready), "party 0 keeps kits nobody will use"
+    assert world.prepared[0] == set(world.leader._stock.ready), "party 0 keeps kits nobody will use"
     assert world.prepared[1] == world.follower._prepared == world.prepared[0], "party 1 keeps kits nobody will use"
     for party in (0, 1):
         assert not world.machines[party].running
@@ -260,7 +276,7 @@ def check_rest(world: World) -> None:
     for party in (0, 1):
         world.post(party, "last", "last query")
     world.flow()
-    assert [world.ended[party]["last query"] for party in (0, 1)] == [ANSWER, ANSWER]
+    assert all(answered("last query", world.ended[party]["last query"]) for party in (0, 1))
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -272,19 +288,20 @@ class Interleavings(RuleBasedStateMachine):
         self.keys = itertools.count()
         self.posted: list[tuple[str, str]] = []
 
-    @initialize(kits=st.integers(0, 5), lanes=st.integers(0, 2), settled=st.booleans())
-    def begin(self, kits: int, lanes: int, settled: bool) -> None:
-        for _ in range(kits):
-            self.world.deal()
+    @initialize(batch=st.sampled_from([1, 3]), kits=st.integers(0, 5), lanes=st.integers(0, 2), settled=st.booleans())
+    def begin(self, batch: int, kits: int, lanes: int, settled: bool) -> None:
+        self.world = World(batch)
+        for number in range(kits):
+            self.world.deal(size=(1, batch)[number % 2])
         self.world.dial()
         for _ in range(lanes):
             self.world.lane_up()
         if settled:
             self.world.heal()
 
-    @rule(both=st.booleans())
-    def deal(self, both: bool) -> None:
-        self.world.deal(both)
+    @rule(both=st.booleans(), large=st.booleans())
+    def deal(self, both: bool, large: bool) -> None:
+        self.world.deal(both, self.world.settings.batch if large else 1)
 
     @rule(client=st.sampled_from("abc"), first=st.integers(0, 1), halves=st.integers(0, 3))
     def ask(self, client: str, first: int, halves: int) -> None:
@@ -439,7 +456,7 @@ def test_lone_halves_of_two_clients_leave_room_for_a_third(world: World) -> None
     for party in (0, 1):
         world.post(party, "c", "third")
     world.flow()
-    assert world.ended[0]["third"] is world.ended[1]["third"] is ANSWER
+    assert all(answered("third", world.ended[party]["third"]) for party in (0, 1))
 
 
 def test_retry_after_follows_the_real_pace(world: World) -> None:
@@ -482,3 +499,84 @@ def test_preparation_waits_for_idle_moments(world: World) -> None:
     world.flow()
     world.tick(0.25)
     assert len(world.preparing[0]) == 1
+
+
+# ---------------------------------------------------------------------- several queries together
+
+
+@pytest.fixture
+def crowd() -> World:
+    """Two servers that run up to four queries together; both lanes are busy, and queries of five clients wait."""
+    world = World(batch=4)
+    world.dial()
+    world.heal()
+    for number in range(2):
+        for party in (0, 1):
+            world.post(party, "first", f"first {number}")
+    world.deliver(0)
+    world.deliver(0)
+    for _ in range(2):
+        world.deal(size=4)
+    for number, party in itertools.product(range(5), (0, 1)):
+        world.post(party, "abcde"[number], f"{number}")
+    while any(world.boxes) or any(world.preparing):
+        for party in (0, 1):
+            while world.boxes[1 - party]:
+                world.deliver(party)
+            while world.preparing[party]:
+                world.finish_preparing(party)
+    return world
+
+
+def together(world: World) -> list[tuple[str, ...]]:
+    """The queries of every run so far that had several."""
+    return [keys for keys in world.used[0].values() if len(keys) > 1]
+
+
+def test_waiting_queries_of_different_clients_run_together_and_get_their_own_answers(crowd: World) -> None:
+    assert crowd.leader.missing()[0] == 4, "a crowd wants kits for many, though no lane is free yet"
+    crowd.flow()
+    assert max(map(len, together(crowd))) == 4
+    assert len({key for keys in together(crowd) for key in keys}) >= 4
+    for number, party in itertools.product(range(5), (0, 1)):
+        assert answered(str(number), crowd.ended[party][str(number)])
+    for _ in range(200):
+        crowd.tick(0.25)
+    assert crowd.leader.missing()[0] == 1, "nobody came for a while"
+
+
+def test_one_withdrawn_half_leaves_the_others_their_run(crowd: World) -> None:
+    crowd.withdraw(1, "2")
+    crowd.flow()
+    assert not isinstance(crowd.ended[0]["2"], Answer)
+    assert sum(answered(str(number), crowd.ended[0][str(number)]) for number in range(5)) == 4
+
+
+def test_few_waiting_queries_do_not_spend_a_kit_for_many_unless_there_is_no_other() -> None:
+    world = World(batch=4)
+    world.dial()
+    world.lane_up()
+    world.leader._crowd = 1000
+    for size in (4, 4, 1):
+        world.deal(size=size)
+    world.flow()
+    for number in range(3):
+        for party in (0, 1):
+            world.post(party, "a", f"{number}")
+        world.flow()
+    assert [size_of(kit) for kit in world.used[0]] == [1, 4, 4]
+    assert all(len(keys) == 1 for keys in world.used[0].values())
+
+
+@pytest.mark.parametrize("wrong", [("asked", "lone"), ("asked", "asked"), ("never heard of",)])
+def test_party_1_refuses_a_run_of_queries_that_are_not_all_here_or_too_many(world: World, wrong: Any) -> None:
+    for party in (0, 1):
+        world.post(party, "a", "asked")
+    world.post(1, "b", "lone")
+    world.deliver(0)
+    (lane,) = world.running[0]
+    _, kit = world.lanes[lane].popleft()
+    todo = world.follower.asked(str(world.linked), lane, wrong, kit)
+    assert not any(isinstance(command, commands.Run) for command in todo)
+    assert any(isinstance(command, commands.CloseLane) for command in todo)
+    assert kit not in world.follower._prepared

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -22,10 +24,10 @@ from cryptography import x509
 
 from autorep.errors import ProtocolError
 from autorep.mpc.tls import client_context, make_keys, make_request, sign_request
-from autorep.mpc.transport_tcp import connect
 from autorep.program.files import program_hash, split
 from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
+from autorep.service.shares import CONTENT_TYPE
 from autorep.service.tokens import server_token, token_hash
 from autorep.service.web import authority
 from tests.service.conftest import small_program
@@ -69,7 +71,7 @@ class Operated(LocalDeployment):
         if role == "dealer":
             return arguments
         place = arguments.index("--open")
-        arguments[place : place + 2] = ["--tokens", str(self.folder / f"tokens{role[-1]}.json")]
+        arguments[place : place + 1] = ["--tokens", str(self.folder / f"tokens{role[-1]}.json")]
         arguments[arguments.index("--bundle") + 1] = str(self.models)
         if role == "party0":
             https = [f"{self.folder}/https-{name}.pem" for name in ("certificate", "key")]
@@ -160,11 +162,10 @@ def test_links_show_renewed_certificates_without_a_restart(program: Program, tmp
 def serial_number(deployment: LocalDeployment, role: str, address: str, caller: str) -> int:
     """Of the certificate that a role shows to the servers that dial it."""
     host, _, port = address.rpartition(":")
-    link = connect(host, int(port), client_context(deployment.folder / "keys" / caller), role, 5.0)
-    try:
-        return int(str((link._connection.getpeercert() or {})["serialNumber"]), 16)
-    finally:
-        link.close()
+    context = client_context(deployment.folder / "keys" / caller)
+    with socket.create_connection((host, int(port)), 5.0) as raw:
+        certificate = context.wrap_socket(raw, server_hostname=role).getpeercert() or {}
+    return int(str(certificate["serialNumber"]), 16)
 
 
 def test_kit_with_a_flipped_bit_gives_no_wrong_answer(program: Program, tmp_path: Path) -> None:
@@ -225,6 +226,39 @@ def test_port_in_use_is_named_for_what_it_is(program: Program, tmp_path: Path) -
             deployment = Clash(program, folder=tmp_path / word)
             with pytest.raises(ProtocolError, match=f"cannot listen {word} at {address}"):
                 deployment.__enter__()
+
+
+def test_several_images_refused_for_their_rate_at_one_server_end_at_the_other_at_once(program: Program) -> None:
+    path = f"/v1/programs/{program_hash(program)}/queries"
+    options = ("--half-expiry", "20", "--rate", "0.01", "--burst", "4")
+    with LocalDeployment(program, prepare=2, options=options) as deployment, ExitStack() as stack:
+        web = [
+            stack.enter_context(
+                httpx.Client(
+                    base_url=url, verify=authority(deployment.ca), timeout=30, headers={"Content-Type": CONTENT_TYPE}
+                )
+            )
+            for url in deployment.urls
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        first = f"{path}/{secrets.token_hex(16)}"
+        spent = pool.submit(web[0].post, first, content=bytes(2 * 512))
+        query = f"{path}/{secrets.token_hex(16)}"
+        half = pool.submit(web[1].post, query, content=bytes(3 * 512))
+        wait_for(lambda: waiting(web[0]) == 2 and waiting(web[1]) == 3)
+        started = time.monotonic()
+        refused = web[0].post(query, content=bytes(3 * 512))
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) >= 50
+        assert half.result().status_code == 429
+        assert time.monotonic() - started < 10
+        web[0].delete(first)
+        assert spent.result().status_code == 424
+
+
+def waiting(web: httpx.Client) -> float:
+    lines = web.get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("autorep_waiting_queries"))
 
 
 def test_dealer_shows_its_health_and_figures(program: Program, tmp_path: Path) -> None:

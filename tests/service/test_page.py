@@ -97,11 +97,12 @@ def test_picture_from_a_file_is_classified_in_colour(browser: Chromium, tmp_path
     with LocalDeployment(program, prepare=1) as deployment:
         browser.open(deployment.urls[0])
         browser.wait_for("!document.getElementById('ask').disabled")
-        assert browser.evaluate("document.getElementById('type-row').hidden")
-        root = browser.call("DOM.getDocument")["root"]["nodeId"]
-        chooser = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
-        browser.call("DOM.setFileInputFiles", files=[str(tmp_path / "picture.png")], nodeId=chooser)
-        browser.wait_for("document.getElementById('status').textContent.includes('is ready')")
+        unseen = "['type-row', 'samples', 'preview-row'].every(id => !document.getElementById(id).checkVisibility())"
+        assert browser.evaluate(unseen)
+        assert browser.evaluate("document.getElementById('stage').innerText") == "Drop a picture here"
+        choose_file(browser, tmp_path / "picture.png")
+        assert browser.evaluate("document.getElementById('preview-row').checkVisibility()")
+        assert browser.evaluate("document.getElementById('stage').innerText") == ""
         assert ask(browser).startswith("The answer: ")
         shown = browser.evaluate("[...document.querySelectorAll('#bars li')].map(li => li.innerText.split('\\n'))")
         keep_screenshot(browser, "colour")
@@ -116,6 +117,31 @@ def choose_file(browser: Chromium, path: Path) -> None:
     chooser = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
     browser.call("DOM.setFileInputFiles", files=[str(path)], nodeId=chooser)
     browser.wait_for(f"document.getElementById('status').textContent.includes('{path.name} is ready')")
+
+
+DROPPED = """
+(() => {{
+  const given = new DataTransfer();
+  const body = Uint8Array.from(atob("{address}".split(",")[1]), (letter) => letter.charCodeAt(0));
+  given.items.add(new File([body], "{name}", {{ type: "image/png" }}));
+  document.body.dispatchEvent(new {event}, {{ bubbles: true, cancelable: true, {where}: given }}));
+}})()
+"""
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("event", "where"), [("DragEvent('drop'", "dataTransfer"), ("ClipboardEvent('paste'", "clipboardData")]
+)
+def test_a_picture_can_be_dropped_and_pasted(
+    browser: Chromium, deployment: LocalDeployment, event: str, where: str
+) -> None:
+    browser.open(deployment.urls[0])
+    browser.wait_for("!document.getElementById('ask').disabled")
+    levels = np.random.default_rng(4).integers(0, 256, (1, 20, 20), np.uint8)
+    browser.evaluate(DROPPED.format(address=picture_address(levels), name="mine.png", event=event, where=where))
+    browser.wait_for("document.getElementById('status').textContent.includes('mine.png is ready')")
+    assert browser.evaluate("document.getElementById('preview-row').checkVisibility()")
 
 
 def type_character(browser: Chromium, character: str) -> None:

@@ -43,6 +43,7 @@ _PAGE_FILES = {
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
 T = TypeVar("T")
 _BODY_SECONDS = 30.0
+_BODY_BYTES = 1 << 29  # of all bodies that are on their way together
 _EXPOSED = ("Retry-After", "Autorep-Statuses", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds")
 
 
@@ -52,8 +53,8 @@ class ApiSettings:
 
     Attributes:
         tokens: JSON file, client name -> SHA-256 (hex) of its token; None lets everybody ask.
-        rate: queries a second for each client; 0 sets no limit.
-        burst: queries a client may send at once before the rate counts.
+        rate: images a second for each client; 0 sets no limit.
+        burst: images a client may send at once before the rate counts.
         servers: public URLs of server 0 and server 1, which the browser page posts to.
         origins: further web origins whose pages may post here.
         pair: name of this pair of servers; a balancer sends what bears it to them.
@@ -83,6 +84,7 @@ class Api:
         self._party, self._sessions, self._metrics, self._settings = party, sessions, metrics, settings
         self._ills = ills
         self._rates: RateLimit | None = None
+        self._arriving = 0  # bytes of bodies that are not complete
         self.reload_tokens()
 
     def reload_tokens(self) -> None:
@@ -133,8 +135,7 @@ class Api:
             payer = client if self._tokens is not None else self._sender(request)
             body = await self._body(request, body_bytes(session.program.input.shape))
             shares = read_body(body, session.program.input.shape)
-            for _ in shares:
-                self._limit_rate(session, client, query_id, payer)
+            self._limit_rate(session, client, query_id, payer, len(shares))
         except QueryFailure as failure:
             return self._refused(request, failure)
         except ClientDisconnect:
@@ -218,23 +219,28 @@ class Api:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for chunk in request.stream():
                     body += chunk
+                    self._arriving += len(chunk)
                     if len(body) > limit:
                         raise QueryFailure(413, too_long)
+                    if self._arriving > max(_BODY_BYTES, limit):
+                        raise QueryFailure(503, "too much arrives at once; ask again in a moment", 1, "bodies")
         except TimeoutError:
             raise QueryFailure(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+        finally:
+            self._arriving -= len(body)
         if not body or len(body) % image:
             raise QueryFailure(422, f"the body has {len(body)} bytes; a share of one image has {image}")
         return bytes(body)
 
-    def _limit_rate(self, session: Session, client: str, query_id: str, payer: str) -> None:
+    def _limit_rate(self, session: Session, client: str, query_id: str, payer: str, images: int) -> None:
         """Refuse what is too fast, and tell the other server, where the same query may have been in time."""
         if self._rates is None:
             clock = asyncio.get_running_loop().time
             self._rates = RateLimit(self._settings.rate, self._settings.burst, clock)
-        wait = self._rates.wait(payer)
+        wait = self._rates.wait(payer, images)
         if wait > 0:
-            failure = QueryFailure(429, f"more than {self._settings.rate:g} queries a second", wait, "rate")
-            session.turned_away(client, query_id, failure)
+            failure = QueryFailure(429, f"more than {self._settings.rate:g} images a second", wait, "rate")
+            session.turned_away(client, query_id, images, failure)
             raise failure
 
     # ------------------------------------------------------------------ facts

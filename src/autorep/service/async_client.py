@@ -25,6 +25,7 @@ from autorep.service.probes import Probes
 from autorep.service.shares import new_query_id, split
 from autorep.service.tokens import server_token
 from autorep.service.web import Refused, authority, connections, get, post, withdraw
+from autorep.settings import require
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
 _PAIRS_TRIED = 4
@@ -63,6 +64,9 @@ class AsyncClient:
     ) -> None:
         if len(servers) != 2:
             raise ConfigError(f"client: {len(servers)} servers given; exactly two are needed, server 0 first")
+        require(concurrency >= 1, "concurrency", concurrency, "at least 1 query at a time")
+        require(images_per_query >= 1, "images_per_query", images_per_query, "at least 1")
+        require(timeout > 0, "timeout", timeout, "seconds above 0")
         self._patience, self._wanted = patience, program
         self._concurrency, self._group = concurrency, images_per_query
         trusted = authority(ca)
@@ -109,6 +113,7 @@ class AsyncClient:
         the others theirs: with errors="keep" its error stands in its place, else the first error is raised at the end.
         With probes, one wrong answer among them raises CheatingError, and no answer is given.
         """
+        require(top >= 1, "top", top, "at least 1 class for each image")
         description = await self.description()
         numbers = description.pixels(images)
         if self._probes is None:

@@ -30,6 +30,7 @@ from autorep.service.dealer_watch import DealerMetrics
 from autorep.service.logs import event
 from autorep.service.messages import ALIVE, receive_message, send_message, signs_of_life
 from autorep.service.models import MODEL_LIMIT, unpack_program
+from autorep.service.queries import MOST_AT_ONCE
 
 _ALIVE_SECONDS = 5.0
 _IN_MEMORY = 1 << 28  # bytes of kits on their way to one pair; beyond, they wait on disk, one at a time
@@ -136,25 +137,29 @@ class DealerService:
     def _lead(self, transport: Transport, pair: _Pair) -> None:
         """Party 0 asks for kits; its own goes out first, the other one to party 1's thread."""
         while not self.stopping.is_set():
-            wanted = min(int(receive_message(transport).get("deal", 0)), AT_ONCE)
+            wish = receive_message(transport)
+            wanted, batch = min(int(wish.get("deal", 0)), AT_ONCE), int(wish.get("batch", 1))
+            if not 1 <= batch <= MOST_AT_ONCE:
+                transport.abort(f"kits for {batch} queries at once are wanted; at most {MOST_AT_ONCE} are made")
+                return
             if wanted <= 0:
                 send_message(transport, ALIVE)
             elif pair.follower is None:
                 send_message(transport, {"wait": 0.5, "reason": "party 1 is not connected to the dealer"})
-            elif (waiting := pair.outbox.qsize()) > AT_ONCE or waiting * max(pair.dealer.kit_bytes()) > _IN_MEMORY:
+            elif (waiting := pair.outbox.qsize()) > AT_ONCE or waiting * max(pair.dealer.kit_bytes(batch)) > _IN_MEMORY:
                 send_message(transport, {"wait": 0.02, "reason": "party 1 has not taken the last kits yet"})
             else:
-                self._deal(transport, pair, wanted)
+                self._deal(transport, pair, wanted, batch)
 
-    def _deal(self, transport: Transport, pair: _Pair, count: int) -> None:
-        sizes = pair.dealer.kit_bytes()
+    def _deal(self, transport: Transport, pair: _Pair, count: int, batch: int) -> None:
+        sizes = pair.dealer.kit_bytes(batch)
         count = max(1, min(count, _IN_MEMORY // max(sizes)))
         send_message(transport, {"coming": count})
         halves = []
         for _ in range(count):
             sinks = self._sink(sizes[0]), self._sink(sizes[1])
             with signs_of_life(transport, _ALIVE_SECONDS), pair.lock:
-                name = pair.dealer.deal_to(sinks).hex()
+                name = pair.dealer.deal_to(sinks, batch).hex()
             _send_kit(transport, _Half(name, sinks[0]))
             halves.append(_Half(name, sinks[1]))
         for half in halves:

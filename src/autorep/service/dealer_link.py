@@ -11,6 +11,7 @@ from collections.abc import Callable
 from autorep.errors import ProtocolError
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.blinding import Blinding
+from autorep.service.leader import Leader
 from autorep.service.logs import event
 from autorep.service.messages import receive_message, receive_result, send_message
 from autorep.service.session import Session
@@ -82,21 +83,22 @@ class DealerLink:
     def _ask(self, transport: Transport) -> None:
         """Party 0: a few kits when the store is low, else a sign of life now and then."""
         session = self._session
-        missing = session.settings.ahead - len(session.machine.stored)
-        send_message(transport, {"deal": max(0, min(missing, AT_ONCE))})
+        assert isinstance(session.machine, Leader)
+        batch, missing = session.machine.missing()
+        send_message(transport, {"deal": min(missing, AT_ONCE), "batch": batch})
         answer = receive_message(transport)
         for _ in range(int(answer.get("coming", 0))):
             if not self._store(transport, str(receive_result(transport).get("kit"))):
                 session.stopping.wait(1.0)  # a full disk does not empty itself at once
         session.stopping.wait(float(answer.get("wait", 0)))
-        if missing <= 0:
+        if not missing:
             session.wanted.clear()
-            if len(session.machine.stored) >= session.settings.ahead:
+            if not session.machine.missing()[1]:
                 session.wanted.wait(session.settings.timeout / 4)
 
     def _store(self, transport: Transport, name: str) -> bool:
         """Receive a kit, piece by piece to the disk, and say whether it lies there."""
-        stored = self._session.put(name, transport.receive_file("kit", self._session.kit_bytes))
+        stored = self._session.put(name, transport.receive_file("kit", self._session.kit_bytes(name)))
         send_message(transport, {"stored": stored})
         return stored
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
@@ -14,6 +16,8 @@ from autorep.errors import ConfigError
 
 if TYPE_CHECKING:
     from autorep.service.listener import Listener
+
+_NO_ROOM_WAIT = 0.2
 
 
 class DealerMetrics:
@@ -34,6 +38,19 @@ class DealerMetrics:
         """Note when the certificate that is used from now on expires."""
         found = x509.load_pem_x509_certificate(path.read_bytes())
         self.certificates.labels("links").set(found.not_valid_after_utc.timestamp())
+
+
+class _PatientServer(ThreadingHTTPServer):
+    """Waits a little when there is no descriptor for a connection, instead of trying all the time."""
+
+    daemon_threads = True
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_NO_ROOM_WAIT)
+            raise
 
 
 class Watch:
@@ -63,12 +80,11 @@ class Watch:
                 """Nothing: whoever watches comes often."""
 
         try:
-            self._server = ThreadingHTTPServer(address, Handler)
+            self._server = _PatientServer(address, Handler)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen at {address[0]}:{address[1]} (--watch): {error.strerror or error}"
             ) from None
-        self._server.daemon_threads = True
 
     @property
     def port(self) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from autorep.service.machine import CloseLane, Command, Discard, Forget, Machine, Prepare
-from autorep.service.queries import Answer, QueryFailure, SessionSettings
+from autorep.service.machine import CloseLane, Command, Discard, Forget, Machine, Outcome, Prepare
+from autorep.service.queries import QueryFailure, SessionSettings
+from autorep.service.stock import size_of
 
 
 class Follower(Machine):
@@ -53,24 +54,28 @@ class Follower(Machine):
                     self._refusals.add(key, failure)
         return self._commands()
 
-    def asked(self, epoch: str, lane: Hashable, key: str, kit: str) -> list[Command]:
-        """Party 0 starts a query on a lane."""
-        if epoch == self.epoch and key in self.waiting and kit in self._prepared:
+    def asked(self, epoch: str, lane: Hashable, keys: tuple[str, ...], kit: str) -> list[Command]:
+        """Party 0 starts one or several queries on a lane."""
+        here = kit in self._prepared
+        fits = here and len(set(keys)) == len(keys) <= size_of(kit)
+        if epoch == self.epoch and fits and all(key in self.waiting for key in keys):
             self._prepared.remove(kit)
-            self._start(lane, key, kit)
+            self._start(lane, keys, kit)
             return self._commands()
-        if kit in self._prepared:
+        if here:
             self._prepared.remove(kit)
             self._out.append(Forget(kit))
-        if key in self.waiting:
-            self._end(key, QueryFailure(502, "the servers lost step; ask again", 1, "lost step"))
+        for key in keys:
+            if key in self.waiting:
+                self._end(key, QueryFailure(502, "the servers lost step; ask again", 1, "lost step"))
         self._out.append(CloseLane(lane, "party 1 does not have this query or kit"))
         return self._commands()
 
-    def finished(self, now: float, key: str, outcome: Answer | QueryFailure) -> list[Command]:
-        """A query has run."""
-        self.pace.ended(now, bool(self.waiting))
-        self._end(key, outcome)
+    def finished(self, now: float, keys: tuple[str, ...], outcome: Outcome) -> list[Command]:
+        """What was started together has run."""
+        for _ in keys:
+            self.pace.ended(now, bool(self.waiting))
+        self._end_all(keys, outcome)
         return self._commands()
 
     def _begin(self, kit: str) -> None:

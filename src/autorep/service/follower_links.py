@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from autorep.errors import MaterialError, ProtocolError
@@ -17,6 +18,7 @@ from autorep.mpc.transport import Transport, handshake
 from autorep.service.follower import Follower
 from autorep.service.logs import event, trouble
 from autorep.service.messages import ALIVE, receive_message, send_message
+from autorep.service.processor_time import LANE
 from autorep.service.queries import QueryFailure
 from autorep.service.session import Lane, Session
 from autorep.service.workers import Worker
@@ -93,8 +95,8 @@ class FollowerSession(Session):
         event("peer connected", program=self.hash)
         self.happen(self.machine.connected, epoch)
 
-    def _finished(self, key: str, outcome: Any) -> None:
-        self.happen(self.machine.finished, time.monotonic(), key, outcome)
+    def _finished(self, keys: tuple[str, ...], outcome: Any) -> None:
+        self.happen(self.machine.finished, time.monotonic(), keys, outcome)
 
     # ------------------------------------------------------------------ each in its own thread
 
@@ -112,7 +114,7 @@ class FollowerSession(Session):
         sender = threading.Thread(target=self._send_notes, args=(epoch, notes), name="autorep-notes", daemon=True)
         crashed, count = self.metrics.crashed, self.settings.lanes
         epoch.workers = [
-            Worker(f"autorep-lane-{i}", lambda i=i: self._serve_lane(epoch, i), epoch.over, crashed, program=self.hash)  # type: ignore[misc]
+            Worker(f"{LANE}-{i}", partial(self._serve_lane, epoch, i), epoch.over, crashed, program=self.hash)
             for i in range(count)
         ]
         for thread in (sender, *epoch.workers):
@@ -166,8 +168,9 @@ class FollowerSession(Session):
         try:
             while not epoch.over.is_set():
                 message = receive_message(transport)
-                if "query" in message:
-                    self._run_asked(epoch, lane, transport, str(message["query"]), str(message.get("kit")))
+                if isinstance(queries := message.get("queries"), list):
+                    keys = tuple(str(key) for key in queries)
+                    self._run_asked(epoch, lane, transport, keys, str(message.get("kit")))
         except ProtocolError:
             if not epoch.over.is_set():
                 raise
@@ -175,16 +178,16 @@ class FollowerSession(Session):
             self.metrics.lanes.dec()
             epoch.remove(transport)
 
-    def _run_asked(self, epoch: _Epoch, lane: Lane, transport: Transport, key: str, kit: str) -> None:
-        self.post(self.happen, self.machine.asked, epoch.name, lane, key, kit)
+    def _run_asked(self, epoch: _Epoch, lane: Lane, transport: Transport, keys: tuple[str, ...], kit: str) -> None:
+        self.post(self.happen, self.machine.asked, epoch.name, lane, keys, kit)
         job = lane.jobs.get(timeout=self.settings.timeout)
         if isinstance(job, str):
             transport.abort(job)
-            raise ProtocolError(f"party 0 asked for query {key} with kit {kit}, which are not both here")
+            raise ProtocolError(f"party 0 asked for query {', '.join(keys)} with kit {kit}, which are not both here")
         try:
             outcome: Any = job.run(transport)
         except QueryFailure as failure:
             outcome = failure
-        self.post(self._finished, key, outcome)
+        self.post(self._finished, keys, outcome)
         if isinstance(outcome, QueryFailure):
             raise ProtocolError("the lane's query failed; it dials again")

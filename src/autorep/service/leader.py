@@ -2,28 +2,25 @@
 
 Messages to party 1 (commands): prepare, forget or discard kits; drop a query. Messages from it (notes): kits stored,
 prepared or missing; halves arrived, gone or refused. A message on a lane starts a query; it names query and kit.
+
+Where kits for several queries are in use and more than half as many queries wait, they run together, whoever asked
+them: one pass over the program, one image of the batch each. Such kits are fetched only while there is a crowd.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any
 
 from autorep.service.limits import FairQueue
-from autorep.service.machine import CloseLane, Command, Discard, Fetch, Forget, Machine, Prepare
-from autorep.service.queries import Answer, QueryFailure, SessionSettings
+from autorep.service.machine import CloseLane, Command, Discard, Fetch, Forget, Machine, Outcome, Prepare
+from autorep.service.queries import QueryFailure, SessionSettings
+from autorep.service.stock import Stock, size_of
 
 _LONGEST_PAUSE = 20  # ticks
-
-
-@dataclass
-class _Progress:
-    """How far one kit is on its way to being ready at both servers."""
-
-    here: bool = False
-    there: bool = False
+_CROWD = 120  # ticks for which kits for several queries are kept in stock after the last crowd
+_BATCHES_READY = 2
 
 
 class Leader(Machine):
@@ -34,20 +31,34 @@ class Leader(Machine):
         self._announced: dict[str, float] = {}  # halves that wait at party 1 alone, by arrival
         self._line: FairQueue[str] = FairQueue()
         self._idle: deque[Hashable] = deque()
-        self._busy: dict[Hashable, tuple[str, str]] = {}  # lane -> query, kit
-        self._both: dict[str, None] = {}  # kits in both stores, oldest first; the newest are in memory and used first
+        self._busy: dict[Hashable, tuple[tuple[str, ...], str]] = {}  # lane -> queries, kit
+        self._stock = Stock(settings.sizes)
+        self._crowd = 0  # ticks for which there counts as being a crowd
         self._fresh: set[str] = set()  # kits stored since the last comparison: party 1's half may be on its way
-        self._progress: dict[str, _Progress] = {}
-        self._ready: deque[str] = deque()
         self._failures = self._pause = 0  # of preparations in a row; ticks to wait before the next
 
     @property
     def ready(self) -> int:
-        return len(self._ready)
+        return len(self._stock.ready)
 
     @property
     def supplied(self) -> bool:
-        return bool(self._ready or self._progress or self._both)
+        return any(self._stock.any_of(size) for size in self.settings.sizes)
+
+    def missing(self) -> tuple[int, int]:
+        """The kits to fetch next, by batch size and number; from any thread."""
+        stored = [size_of(kit) for kit in tuple(self.stored)]
+        for size in self.settings.sizes:
+            missing = self._ahead(size) - stored.count(size)
+            if missing > 0:
+                return size, missing
+        return 1, 0
+
+    def _ahead(self, size: int) -> int:
+        """Kits of a size to be kept in the store; those for several queries first, since few are needed."""
+        if size == 1:
+            return self.settings.ahead
+        return -(-self.settings.ahead // size) if self._crowd else 0
 
     # ------------------------------------------------------------------ events: lanes
 
@@ -69,21 +80,23 @@ class Leader(Machine):
             self._finish(lane, failure)
         return self._commands()
 
-    def finished(self, now: float, lane: Hashable, outcome: Answer | QueryFailure) -> list[Command]:
-        """A lane's query has run; after a failure the lane is of no further use."""
+    def finished(self, now: float, lane: Hashable, outcome: Outcome) -> list[Command]:
+        """What a lane had to do has run; after a failure the lane is of no further use."""
         if lane in self._busy:
-            self.pace.ended(now, bool(self._line))
+            for _ in self._busy[lane][0]:
+                self.pace.ended(now, bool(self._line))
             self._finish(lane, outcome)
-            if isinstance(outcome, Answer):
+            if not isinstance(outcome, QueryFailure):
                 self._idle.append(lane)
                 self._dispatch()
         return self._commands()
 
-    def _finish(self, lane: Hashable, outcome: Answer | QueryFailure) -> None:
-        key, kit = self._busy.pop(lane)
-        self._end(key, outcome)
-        if isinstance(outcome, QueryFailure):  # party 1 may not have heard of the query's start
-            self._tell_drop(key, outcome)
+    def _finish(self, lane: Hashable, outcome: Outcome) -> None:
+        keys, kit = self._busy.pop(lane)
+        self._end_all(keys, outcome)
+        if isinstance(outcome, QueryFailure):  # party 1 may not have heard of their start
+            for key in keys:
+                self._tell_drop(key, outcome)
             self._tell({"forget": kit})
 
     # ------------------------------------------------------------------ events: notes of party 1
@@ -100,7 +113,7 @@ class Leader(Machine):
             case {"prepared": str(kit)}:
                 self._step_ready(kit, there=True)
             case {"missing": str(kit)}:
-                if self._progress.pop(kit, None) is not None:
+                if self._stock.progress.pop(kit, None) is not None:
                     self._out.append(Forget(kit))
                     self._stumble()
             case {"arrived": str(key)}:
@@ -125,15 +138,15 @@ class Leader(Machine):
             self._refuse(key, failure)
 
     def _peer_stored(self, kits: set[str]) -> None:
-        self._both.update(dict.fromkeys(sorted(kits & self.stored)))
-        self._order_discard(kits - self.stored - self._progress.keys())
+        self._stock.both.update(dict.fromkeys(sorted(kits & self.stored)))
+        self._order_discard(kits - self.stored - self._stock.progress.keys())
         self._refill()
 
     def _compare_stores(self, theirs: set[str]) -> None:
         """Both must hold a kit; what only one holds is left over from a crash and is deleted."""
-        theirs -= self._progress.keys()  # party 1 has not heard yet that it must prepare them
-        both = theirs & self.stored
-        self._both = {kit: None for kit in (*sorted(both - self._both.keys()), *self._both) if kit in both}
+        theirs -= self._stock.progress.keys()  # party 1 has not heard yet that it must prepare them
+        both, known = theirs & self.stored, self._stock.both
+        self._stock.both = {kit: None for kit in (*sorted(both - known.keys()), *known) if kit in both}
         self._order_discard(theirs - self.stored)
         lonely = self.stored - theirs - self._fresh
         self._fresh.clear()
@@ -164,31 +177,24 @@ class Leader(Machine):
             elif half.matched and age > self.settings.timeout:
                 busy = "no lane or no correlated randomness became free in time; ask again"
                 self._refuse(key, QueryFailure(503, busy, self.retry_after(now), "timeout"))
-        self._pause = max(0, self._pause - 1)
+        self._pause, self._crowd = max(0, self._pause - 1), max(0, self._crowd - 1)
         self._refill(idle=not self.running and not self._line)
         return self._commands()
 
     def prepared(self, epoch: str, kit: str, good: bool) -> list[Command]:
-        if epoch != self.epoch or kit not in self._progress:
+        if epoch != self.epoch or kit not in self._stock.progress:
             self._out.append(Forget(kit))
         elif good:
             self._failures = 0
             self._step_ready(kit, here=True)
         else:
-            del self._progress[kit]
+            del self._stock.progress[kit]
             self._tell({"forget": kit})
             self._stumble()
         return self._commands()
 
     def _step_ready(self, kit: str, here: bool = False, there: bool = False) -> None:
-        progress = self._progress.get(kit)
-        if progress is None:
-            return
-        progress.here |= here
-        progress.there |= there
-        if progress.here and progress.there:
-            del self._progress[kit]
-            self._ready.append(kit)
+        if self._stock.step(kit, here, there):
             self._dispatch()
 
     def _stumble(self) -> None:
@@ -203,19 +209,25 @@ class Leader(Machine):
         In idle moments up to the number kept ready; while queries run, which it would slow down, only what queries
         wait for and a small reserve.
         """
-        settings = self.settings
-        reserve = max(1, min(settings.lanes, settings.ready // 2))
-        goal = settings.ready if idle else min(settings.ready, max(len(self._line), reserve))
-        wanted = goal - len(self._ready) - len(self._progress)
-        while self._both and wanted > 0 and not self._pause:
-            kit, _ = self._both.popitem()
-            wanted -= 1
-            self.stored.discard(kit)
-            self._progress[kit] = _Progress()
-            self._tell({"prepare": kit})
-            self._out.append(Prepare(kit))
-        if len(self._both) < self.settings.ahead:
+        for size in self.settings.sizes:
+            wanted = self._goal(size, idle) - self._stock.coming(size)
+            while wanted > 0 and not self._pause and (kit := self._stock.begin(size)) is not None:
+                wanted -= 1
+                self.stored.discard(kit)
+                self._tell({"prepare": kit})
+                self._out.append(Prepare(kit))
+        if len(self._stock.both) < self.settings.ahead or self.missing()[1]:
             self._out.append(Fetch())
+
+    def _goal(self, size: int, idle: bool) -> int:
+        """Kits of a size that should be ready."""
+        settings, line = self.settings, len(self._line)
+        if size > 1:
+            return min(_BATCHES_READY, settings.ready, max(1, line // size)) if self._crowd else 0
+        reserve = max(1, min(settings.lanes, settings.ready // 2))
+        if self._crowd and settings.batch > 1 and self._stock.any_of(settings.batch):
+            return reserve  # the crowd is served by the others
+        return settings.ready if idle else min(settings.ready, max(line, reserve))
 
     # ------------------------------------------------------------------ queries
 
@@ -235,18 +247,48 @@ class Leader(Machine):
         if not half.matched:
             half.matched = True
             self._line.push(half.client, key)
+            self._standing()
             self._dispatch()
 
     def _dispatch(self) -> None:
         """Start as many matched queries as there are idle lanes and ready kits."""
-        while self._line and self._idle and self._ready:
-            key = self._line.pop()
-            if key not in self.waiting:
-                continue  # dropped while it stood in line
-            lane, kit = self._idle.popleft(), self._ready.popleft()
-            self._busy[lane] = key, kit
-            self._start(lane, key, kit)
+        while self._line and self._idle and (size := self._next_size()):
+            keys = self._next_in_line(size)
+            lane, kit = self._idle.popleft(), self._stock.take(size)
+            self._busy[lane] = keys, kit
+            self._start(lane, keys, kit)
         self._refill()
+
+    def _next_size(self) -> int:
+        """Batch size of the kit to use next: one that the queries in line fill by more than half; 0 if none is ready.
+
+        Where there is no other kit at all, a larger one serves fewer.
+        """
+        standing = self._standing()
+        if not standing:
+            self._line = FairQueue()  # all of it was dropped
+            return 0
+        for size in self.settings.sizes:
+            last_resort = size > 1 and not self._stock.any_of(1)
+            if self._stock.has_ready(size) and (2 * standing > size or last_resort):
+                return size
+        return 0
+
+    def _standing(self) -> int:
+        """How many queries could run; more than half of what runs together are a crowd."""
+        standing = sum(half.matched for half in self.waiting.values())
+        if 1 < self.settings.batch < 2 * standing:
+            self._crowd = _CROWD
+        return standing
+
+    def _next_in_line(self, count: int) -> tuple[str, ...]:
+        """At most so many queries, clients in turn; those dropped while they stood in line are passed over."""
+        keys: list[str] = []
+        while self._line and len(keys) < count:
+            key = self._line.pop()
+            if key in self.waiting:
+                keys.append(key)
+        return tuple(keys)
 
     def _refuse(self, key: str, failure: QueryFailure) -> None:
         self._refusals.add(key, failure)
@@ -268,14 +310,11 @@ class Leader(Machine):
         self._refill()
 
     def _throw_away(self) -> None:
-        for kit in (*self._ready, *self._progress):
+        for kit in self._stock.clear():
             self._out.append(Forget(kit))
         for lane in self._idle:
             self._out.append(CloseLane(lane, "the epoch ended"))
         self._announced.clear()
-        self._both.clear()
         self._fresh.clear()
-        self._progress.clear()
-        self._ready.clear()
         self._idle.clear()
         self._line = FairQueue()

@@ -5,7 +5,7 @@ Links, all opened by party 1 under one random `epoch`:
     setup      opens the weights under the dealer's blinding, when either side has not done so
     commands   party 0 → 1: prepare a kit, drop a query
     notes      party 1 → 0: kits stored, prepared or missing; halves arrived or gone
-    lane i     one query after another: a message that names query and kit, then the protocol itself
+    lane i     one query after another: a message that names queries and kit, then the protocol itself
 
 When commands or notes break, the epoch ends: everything that waits fails with 503, what was prepared is thrown away,
 and party 1 dials again.
@@ -14,6 +14,7 @@ and party 1 dials again.
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from typing import Any
 
@@ -21,6 +22,7 @@ from autorep.mpc.transport import Transport, handshake
 from autorep.service.leader import Leader
 from autorep.service.logs import event
 from autorep.service.messages import ALIVE, receive_message, send_message
+from autorep.service.processor_time import LANE
 from autorep.service.queries import QueryFailure
 from autorep.service.session import Lane, Session
 
@@ -134,6 +136,7 @@ class LeaderSession(Session):
 
     def _serve_lane(self, transport: Transport, epoch: str) -> None:
         lane = Lane(epoch)
+        threading.current_thread().name = LANE
         self.metrics.lanes.inc()
         self.post(self.happen, self.machine.lane_up, epoch, lane)
         try:
@@ -146,7 +149,7 @@ class LeaderSession(Session):
                 if isinstance(job, str):
                     transport.abort(job)
                     break
-                send_message(transport, {"query": job.key, "kit": job.kit_id})
+                send_message(transport, {"queries": job.keys, "kit": job.kit_id})
                 try:
                     outcome: Any = job.run(transport)
                 except QueryFailure as failure:

@@ -43,15 +43,18 @@ class _Bucket:
 
 @dataclass
 class RateLimit:
-    """`rate` queries a second for each client, with bursts of up to `burst`; a rate of 0 sets no limit."""
+    """`rate` images a second for each client, with bursts of up to `burst`; a rate of 0 sets no limit."""
 
     rate: float
     burst: int
     clock: Callable[[], float]
     _buckets: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict)
 
-    def wait(self, client: str) -> float:
-        """Count one query: 0 when it may pass, else the seconds until the next one may."""
+    def wait(self, client: str, images: int = 1) -> float:
+        """Count one query of so many images: 0 when it may pass, else the seconds until it may.
+
+        A query of more images than a burst passes when the bucket is full, and the next ones wait for it.
+        """
         if self.rate <= 0:
             return 0.0
         now = self.clock()
@@ -61,9 +64,10 @@ class RateLimit:
             self._buckets.popitem(last=False)
         bucket.tokens = min(self.burst, bucket.tokens + (now - bucket.updated) * self.rate)
         bucket.updated = now
-        if bucket.tokens < 1:
-            return (1 - bucket.tokens) / self.rate
-        bucket.tokens -= 1
+        due = min(images, self.burst)
+        if bucket.tokens < due:
+            return (due - bucket.tokens) / self.rate
+        bucket.tokens -= images
         return 0.0
 
 

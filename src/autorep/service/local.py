@@ -164,7 +164,7 @@ class LocalDeployment:
         return [
             "serve", "--party", str(index), "--bundle", str(self.folder / "bundle"), "--keys", keys,
             "--store", str(self.folder / f"store{index}"), "--listen", self.urls[index].removeprefix("https://"),
-            "--peer", self._peer, *supply, self._supply, "--open", "True", "--lanes", str(self._lanes),
+            "--peer", self._peer, *supply, self._supply, "--open", "--lanes", str(self._lanes),
             "--ahead", str(max(32, self._prepare)), "--urls", *self.urls, *self._options,
         ]  # fmt: skip
 

@@ -57,10 +57,10 @@ class Discard:
 
 @dataclass(frozen=True)
 class Run:
-    """Run a query with a prepared kit on a lane; then report `finished`."""
+    """Run one or several queries with a prepared kit on a lane, in this order; then report `finished`."""
 
     lane: Hashable
-    key: str
+    keys: tuple[str, ...]
     kit: str
 
 
@@ -93,6 +93,7 @@ class Fetch:
     """The store wants further kits."""
 
 
+Outcome = tuple[Answer, ...] | QueryFailure  # of queries that ran together: an answer each, or why there is none
 Command = Tell | Prepare | Forget | Discard | Run | CloseLane | End | CutLinks | Fetch
 
 
@@ -193,21 +194,32 @@ class Machine(ABC):
 
     def _end(self, key: str, outcome: Answer | QueryFailure) -> None:
         """A query leaves, whatever state it is in."""
+        self._leave(key)
+        self.running.pop(key, None)
+        self._out.append(End(key, outcome))
+
+    def _start(self, lane: Hashable, keys: tuple[str, ...], kit: str) -> None:
+        """Waiting queries begin to run, together."""
+        for key in keys:
+            self._leave(key)
+            self.running[key] = kit
+        self._out.append(Run(lane, keys, kit))
+
+    def _leave(self, key: str) -> None:
+        """A half waits no longer."""
         if (half := self.waiting.pop(key, None)) is not None:
             self._held[half.client] -= 1
             if not self._held[half.client]:
                 del self._held[half.client]
-        self.running.pop(key, None)
-        self._out.append(End(key, outcome))
 
-    def _start(self, lane: Hashable, key: str, kit: str) -> None:
-        """A waiting query begins to run."""
-        client = self.waiting.pop(key).client
-        self._held[client] -= 1
-        if not self._held[client]:
-            del self._held[client]
-        self.running[key] = kit
-        self._out.append(Run(lane, key, kit))
+    def _end_all(self, keys: tuple[str, ...], outcome: Outcome) -> None:
+        """Queries that ran together end: each with its own answer, or all with the failure."""
+        if isinstance(outcome, QueryFailure):
+            for key in keys:
+                self._end(key, outcome)
+            return
+        for key, answer in zip(keys, outcome, strict=True):
+            self._end(key, answer)
 
     # ------------------------------------------------------------------ events: epochs
 

@@ -154,7 +154,7 @@ class Making:
                 self._answer(session, line, json.loads(line.recv_bytes()))
         except (EOFError, OSError):
             pass  # the process ended
-        except Exception as error:
+        except Exception as error:  # this thread must not end in silence: the process is started anew
             crash("autorep-making", error, program=session.hash)
             self._crashed()
             process.kill()

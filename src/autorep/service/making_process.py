@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Workshop:
         """The server hears of every failure, and so does the other process."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # reported, then raised as it was
             link.abort(f"party {self._party} stopped making kits: {type(error).__name__}")
             self._line.tell({"failed": str(error), "unexpected": not isinstance(error, AutorepError)})
             raise
@@ -180,7 +180,7 @@ class MakingProcess:
         else:
             over, context = threading.Event(), client_context(self._keys)
             workers = [
-                Worker("autorep-making", lambda name=name: self._dial(name, context), over, program=name)  # type: ignore[misc]
+                Worker("autorep-making", partial(self._dial, name, context), over, program=name)
                 for name in self._programs
             ]
             for worker in workers:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from autorep.errors import AutorepError, ConfigError, ProtocolError
 from autorep.mpc.transport import Transport
+from autorep.service.workers import meanwhile
 
 ALIVE = {"alive": True}
 
@@ -35,20 +35,13 @@ def receive_message(transport: Transport) -> dict[str, Any]:
 @contextmanager
 def signs_of_life(transport: Transport, seconds: float) -> Iterator[None]:
     """Send ALIVE every so many seconds while the block takes its time, which must not use the link itself."""
-    done = threading.Event()
 
     def send() -> None:
         with suppress(AutorepError):  # a lost link is found by whoever uses it next
-            while not done.wait(seconds):
-                send_message(transport, ALIVE)
+            send_message(transport, ALIVE)
 
-    thread = threading.Thread(target=send, name="autorep-alive", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(send, seconds):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def receive_result(transport: Transport) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from autorep.service.processor_time import ThreadTimes
+
 if TYPE_CHECKING:
     from autorep.service.queries import Answer, QueryFailure
 
@@ -37,6 +39,7 @@ class Metrics:
             "autorep_refusals", "Queries not answered, by reason", ["program", "reason"], registry=registry
         )
         self.crashes = Counter("autorep_crashes", "Unexpected errors that workers survived", labels, registry=registry)
+        self.runs = Counter("autorep_runs", "Runs begun, of one query or several together", labels, registry=registry)
         self.sent = Counter("autorep_sent_bytes", "Bytes sent to the peer online", labels, registry=registry)
         self.stored = Gauge("autorep_stored_kits", "Unused kits on disk", labels, registry=registry)
         self.kits_refused = Counter(
@@ -56,6 +59,7 @@ class Metrics:
         )
         self.reloads = Counter("autorep_reloads", "Reloads on SIGHUP, by outcome", ["outcome"], registry=registry)
         ProcessCollector(registry=registry)
+        registry.register(ThreadTimes())
         self.dealer = Gauge("autorep_dealer_connected", "1 while the dealer is connected", labels, registry=registry)
         self.making = Gauge(
             "autorep_making_connected", "1 while the servers are connected to make kits", labels, registry=registry
@@ -127,6 +131,10 @@ class ProgramMetrics:
     def queued(self, seconds: float) -> None:
         """A query waited so long for its start."""
         self._metrics.queued.labels(self._program).observe(seconds)
+
+    def started(self) -> None:
+        """A run began, of one query or of several together."""
+        self._metrics.runs.labels(self._program).inc()
 
     def failed(self, failure: QueryFailure) -> None:
         """A query was not answered."""

@@ -130,7 +130,7 @@ def _post() -> dict[str, Any]:
         415: "Body is not application/octet-stream",
         422: "Body is not a whole number of shares of images",
         424: "The other half of the query did not arrive, or was withdrawn",
-        429: "More queries a second than this client may send",
+        429: "More images a second than this client may send",
         502: "The other server failed during the query",
         503: "Not ready, full, or out of correlated randomness",
     }

@@ -53,7 +53,7 @@ def prepare_together(
                     _write(folder, kit_id, kit)
                     written += len(kit)
                     progress.update()
-    except Exception as error:
+    except Exception as error:  # the other party is told of any end, then it is raised as it was
         link.abort(f"party {party} stopped: {type(error).__name__}")
         raise
     finally:

@@ -15,6 +15,8 @@ from autorep.program.ir import Program
 
 READY_BYTES = 2 << 30
 AHEAD_BYTES = 16 << 30
+MOST_AT_ONCE = 32  # queries in one run
+BATCH_BYTES = 1 << 26  # of one kit for several queries; larger ones cost more by their bytes than they save
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class SessionSettings:
         timeout: seconds without progress after which a link or a waiting query fails.
         comparison: how kept ReLUs are compared; the same at both servers.
         preparation: who makes kits: a dealer, or the two servers.
+        batch: queries, of any clients, that run together with one kit when more than half as many wait; 1: never.
     """
 
     lanes: int = 2
@@ -41,12 +44,18 @@ class SessionSettings:
     timeout: float = 30.0
     comparison: ComparisonName = "dcf"
     preparation: PreparationName = "dealer"
+    batch: int = 1
 
-    def kit_bytes(self, program: Program, party: int) -> int:
-        """Size of one party's kit, as it comes into the store."""
+    def kit_bytes(self, program: Program, party: int, batch: int = 1) -> int:
+        """Size of one party's kit for so many queries, as it comes into the store."""
         if self.preparation == "dealer":
-            return dealt_kit_bytes(program, party, 1, self.comparison)
-        return made_kit_bytes(program)
+            return dealt_kit_bytes(program, party, batch, self.comparison)
+        return made_kit_bytes(program, batch)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes of the kits in use, largest first."""
+        return (1,) if self.batch == 1 else (self.batch, 1)
 
     @property
     def supplier(self) -> str:
@@ -54,9 +63,10 @@ class SessionSettings:
         return "the dealer" if self.preparation == "dealer" else "the servers' own making"
 
     def for_kits_of(self, size: int) -> SessionSettings:
-        """The same with as many kits as fit."""
+        """The same with as many kits as fit; `size` is that of one for one query."""
         ready, ahead = max(1, READY_BYTES // size), max(1, AHEAD_BYTES // size)
-        return replace(self, ready=min(self.ready, ready), ahead=min(self.ahead, ahead))
+        batch = self.batch if self.batch * size <= BATCH_BYTES else 1
+        return replace(self, ready=min(self.ready, ready), ahead=min(self.ahead, ahead), batch=batch)
 
 
 class QueryFailure(Exception):

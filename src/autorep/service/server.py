@@ -7,13 +7,15 @@ import contextlib
 import signal
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
 from autorep.errors import AutorepError, ConfigError
+from autorep.mpc.choice import chosen
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.tls import client_context, server_context
 from autorep.mpc.transport import Transport
 from autorep.mpc.transport_tcp import TcpTransport, connect
@@ -21,7 +23,7 @@ from autorep.mpc.two_party.names import check_owners_word
 from autorep.service.api import Api, ApiSettings
 from autorep.service.blinding import made_together
 from autorep.service.dealer_link import DealerLink
-from autorep.service.door import Door, DoorSettings
+from autorep.service.door import SWEEP_SECONDS, Door, DoorSettings
 from autorep.service.follower_links import FollowerSession
 from autorep.service.leader_links import LeaderSession
 from autorep.service.listener import Listener
@@ -32,13 +34,18 @@ from autorep.service.metrics import Metrics
 from autorep.service.models import ServedModel, find_bundles
 from autorep.service.queries import SessionSettings
 from autorep.service.session import Session
+from autorep.service.workers import repeat
 
 _GRACE = 10  # seconds that queries in flight get to finish when the server, or a program, is told to stop
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Everything one server needs to know; `making` is where servers without a dealer meet to make kits, if they do."""
+    """Everything one server needs to know.
+
+    `making` is where servers without a dealer meet to make kits, if they do. `comparison` is that of all programs; None
+    or auto chooses for each what suits `link` (`mpc/choice.py`).
+    """
 
     party: int
     listen: tuple[str, int]
@@ -52,6 +59,8 @@ class ServerSettings:
     https_certificate: Path | None = None
     https_key: Path | None = None
     session: SessionSettings = field(default_factory=SessionSettings)
+    comparison: ComparisonName | Literal["auto"] | None = None
+    link: str = "lan"
     api: ApiSettings = field(default_factory=ApiSettings)
     door: DoorSettings = field(default_factory=DoorSettings)
 
@@ -102,6 +111,7 @@ class Server:
         if model.hash in self.sessions:
             raise ConfigError(f"{model.directory}: the same program is named twice; give each --bundle once")
         folder, asked = settings.store / model.hash[:16], settings.session
+        asked = replace(asked, comparison=chosen(model.program, settings.comparison, asked.preparation, settings.link))
         together = None
         if asked.preparation != "dealer":
             check_owners_word(model.program, asked.preparation)
@@ -165,7 +175,8 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unexpected)
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
-        watching = loop.create_task(self.door.watch())
+        crashed = self.metrics.crashes.labels("door").inc
+        watching = loop.create_task(repeat("door", self.door.sweep, SWEEP_SECONDS, crashed))
         for name in self.sessions:
             self._start(name)
         if self._listener is not None:

@@ -46,7 +46,8 @@ from autorep.service.machine import (
 )
 from autorep.service.metrics import Metrics
 from autorep.service.queries import Answer, QueryFailure, SessionSettings
-from autorep.service.workers import Worker
+from autorep.service.stock import size_of
+from autorep.service.workers import Worker, repeat
 
 R = TypeVar("R")
 _TICK = 0.25
@@ -73,32 +74,42 @@ class Kit:
 
 @dataclass(frozen=True)
 class Job:
-    """All that a lane needs to run one query."""
+    """All that a lane needs to run one query, or several together: image i of the batch is query i."""
 
-    key: str
+    keys: tuple[str, ...]
     kit_id: str
     party: Party = field(repr=False)
     kit: Kit = field(repr=False)
-    share: np.ndarray = field(repr=False)
+    shares: list[np.ndarray] = field(repr=False)
 
-    def run(self, transport: Transport) -> Answer:
-        """This server's share of the answer; every failure becomes a QueryFailure."""
-        event("running", query=self.key, kit=self.kit_id)
+    def run(self, transport: Transport) -> tuple[Answer, ...]:
+        """This server's shares of the answers; every failure becomes a QueryFailure."""
+        event("running", queries=self.keys, kit=self.kit_id)
         transport.ledger = Ledger()
         started = time.perf_counter()
         try:
-            share = self.party.run(transport, self.kit.query, self.share)
+            share = self.party.run(transport, self.kit.query, self._images())
         except AutorepError as error:
-            trouble("query failed", error, query=self.key)
+            trouble("query failed", error, queries=self.keys)
             if not isinstance(error, ProtocolError):
                 transport.abort("this query could not be run")
-        except Exception as error:
-            crash("query failed", error, query=self.key)
+        except Exception as error:  # the lane goes on, and the client gets an answer that says so
+            crash("query failed", error, queries=self.keys)
             transport.abort("this query could not be run")
         else:
-            seconds = time.perf_counter() - started
-            return Answer(share, seconds, transport.ledger.total("online"), self.kit.size)
+            seconds, count = time.perf_counter() - started, len(self.keys)
+            traffic = transport.ledger.total("online").divided(count)
+            size = self.kit.size // count
+            return tuple(Answer(share[i : i + 1], seconds, traffic, size) for i in range(count))
         raise QueryFailure(502, "the servers failed during the query; ask again with new masks", 1, "failed")
+
+    def _images(self) -> np.ndarray:
+        """The batch of shares; places that no query takes hold an image of zeros."""
+        if len(self.shares) == self.kit.query.batch == 1:
+            return self.shares[0]
+        images = np.zeros((self.kit.query.batch, *self.shares[0].shape[1:]), np.uint64)
+        np.concatenate(self.shares, out=images[: len(self.shares)])
+        return images
 
 
 @dataclass(eq=False)
@@ -144,7 +155,7 @@ class Session(ABC):
         if made_together is not None:
             self._keep_blinding(made_together)
         self._making_trouble: str | None = "this server has them made ahead (--ahead 0)"
-        self.kit_bytes = settings.kit_bytes(program, self.index)
+        self._kit_bytes = {size: settings.kit_bytes(program, self.index, size) for size in settings.sizes}
         self.party: Party | None = None
         self.stopping = threading.Event()
         self.wanted = threading.Event()  # set when the store wants another kit
@@ -158,6 +169,7 @@ class Session(ABC):
         self._to_prepare: queue.SimpleQueue[tuple[str, str, Party]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
+        self._discard_other_sizes()
         machine.stored = self._stored_ids()
         self.metrics.stored.set_function(lambda: len(machine.stored))
         self.metrics.ready.set_function(lambda: machine.ready)
@@ -173,7 +185,7 @@ class Session(ABC):
         """Begin to connect and to answer; called once, on the loop."""
         self._loop = loop
         self.wanted.set()
-        self._ticker = loop.create_task(self._tick())
+        self._ticker = loop.create_task(repeat("ticker", self._tick, _TICK, self.metrics.crashed))
         for worker in self.workers:
             worker.start()
 
@@ -191,10 +203,8 @@ class Session(ABC):
             self._ticker.cancel()
         self.store.close()
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK)
-            self.happen(self.machine.tick, time.monotonic())
+    def _tick(self) -> None:
+        self.happen(self.machine.tick, time.monotonic())
 
     def ills(self) -> dict[str, str]:
         """Workers that do not do their work, and why."""
@@ -226,7 +236,7 @@ class Session(ABC):
         def work() -> None:
             try:
                 outcome.set_result(function(*arguments))
-            except Exception as error:
+            except Exception as error:  # raised where it is waited for
                 outcome.set_exception(error)
 
         self.post(work)
@@ -248,10 +258,10 @@ class Session(ABC):
                     self._prepared.pop(kit, None)
                 case Discard(kits):
                     self._discard(kits)
-                case Run(lane, key, kit):
-                    self._run(lane, key, kit)  # type: ignore[arg-type]  # the machine does not look into lanes
+                case Run(lane, keys, kit):
+                    self._run(lane, keys, kit)  # type: ignore[arg-type]  # the machine does not look into lanes
                 case CloseLane(lane, reason):
-                    lane.jobs.put(reason)  # type: ignore[attr-defined]
+                    lane.jobs.put(reason)  # type: ignore[attr-defined]  # as above
                 case End(key, outcome):
                     self._resolve(key, outcome)
                 case CutLinks(epoch, reason):
@@ -260,12 +270,15 @@ class Session(ABC):
                 case Fetch():
                     self.wanted.set()
 
-    def _run(self, lane: Lane, key: str, kit_id: str) -> None:
-        query = self._queries[key]
-        query.began = time.monotonic()
-        self.metrics.queued(query.began - query.arrived)
+    def _run(self, lane: Lane, keys: tuple[str, ...], kit_id: str) -> None:
+        queries, now = [self._queries[key] for key in keys], time.monotonic()
+        for query in queries:
+            query.began = now
+            self.metrics.queued(now - query.arrived)
+        self.metrics.started()
         assert self.party is not None
-        lane.jobs.put(Job(key, kit_id, self.party, self._prepared.pop(kit_id), query.share))
+        shares = [query.share for query in queries]
+        lane.jobs.put(Job(keys, kit_id, self.party, self._prepared.pop(kit_id), shares))
 
     def _discard(self, kits: tuple[str, ...]) -> None:
         for kit in kits:
@@ -305,11 +318,9 @@ class Session(ABC):
         `payer` is whose place in the queue they take: the client, unless clients have no names here.
         """
         key = f"{client}:{query_id}"
-        if len(shares) == 1:
-            keys = [key]
-        else:
+        keys = _keys(key, len(shares))
+        if len(shares) > 1:
             self.machine.claim(key)
-            keys = [f"{key}.{number}" for number in range(len(shares))]
         futures = [self._take_in(payer or client, each, share) for each, share in zip(keys, shares)]
         try:
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -336,9 +347,10 @@ class Session(ABC):
         for each in [key, *(each for each in self._queries if each.startswith(f"{key}."))]:
             self.happen(self.machine.withdrawn, each)
 
-    def turned_away(self, client: str, query_id: str, failure: QueryFailure) -> None:
+    def turned_away(self, client: str, query_id: str, images: int, failure: QueryFailure) -> None:
         """One half was refused before it got here; the other one need not wait for it."""
-        self.happen(self.machine.refused, f"{client}:{query_id}", failure)
+        for key in _keys(f"{client}:{query_id}", images):
+            self.happen(self.machine.refused, key, failure)
 
     # ------------------------------------------------------------------ material
 
@@ -378,7 +390,7 @@ class Session(ABC):
     def put(self, kit_id: str, pieces: Iterator[memoryview]) -> bool:
         """Store a kit; from a link's thread. False when the disk would not take it."""
         try:
-            with self.store.incoming(bytes.fromhex(kit_id), self.kit_bytes) as sink:
+            with self.store.incoming(bytes.fromhex(kit_id), self.kit_bytes(kit_id)) as sink:
                 for piece in pieces:
                     sink.write(piece)
         except (MaterialError, OSError) as error:
@@ -389,6 +401,21 @@ class Session(ABC):
         self.post(self.happen, self.machine.put, [kit_id])
         return True
 
+    def kit_bytes(self, kit_id: str) -> int:
+        """How large the kit of this name must be; from a link's thread."""
+        try:
+            return self._kit_bytes[size_of(kit_id)]
+        except (ValueError, IndexError, KeyError):
+            raise ProtocolError(
+                f"kit {kit_id[:64]!r} is offered; this server takes kits for {self.settings.sizes} queries at once"
+            ) from None
+
+    def _discard_other_sizes(self) -> None:
+        """Kits for so many queries at once as are not run together any more."""
+        others = [kit for kit in self._stored_ids() if size_of(kit) not in self.settings.sizes]
+        if others:
+            self._discard(tuple(others))
+
     def _kit_refused(self, what: str, kit_id: str, error: Exception) -> None:
         self.metrics.kits_refused("used" if isinstance(error, UsedError) else "unusable")
         trouble(what, error, program=self.hash, kit=kit_id)
@@ -396,7 +423,8 @@ class Session(ABC):
     def hello(self) -> dict[str, Any]:
         """What both servers must agree on."""
         blinding = None if self.blinding is None else self.blinding.id
-        facts = {"comparison": self.settings.comparison, "preparation": self.settings.preparation}
+        names = ("comparison", "preparation", "batch")
+        facts = {name: getattr(self.settings, name) for name in names}
         return {"party": self.index, "program": self.hash, "blinding": blinding, **facts}
 
     def open_weights(self, link: Transport, blinding: Blinding) -> Party:
@@ -455,6 +483,11 @@ class Session(ABC):
     @abstractmethod
     def supply_idle(self) -> None:
         """Nothing is on its way from the dealer; on the loop."""
+
+
+def _keys(key: str, images: int) -> list[str]:
+    """What a query's images are known by, one key each, at both servers."""
+    return [key] if images == 1 else [f"{key}.{number}" for number in range(images)]
 
 
 def _step_back() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from autorep.errors import AutorepError
@@ -59,6 +61,7 @@ class Worker(threading.Thread):
         wait = FIRST_WAIT
         while not self._over.is_set():
             self._began = time.monotonic()
+            failure: Exception
             try:
                 self._attempt()
                 self._crash, wait = None, FIRST_WAIT
@@ -66,8 +69,8 @@ class Worker(threading.Thread):
             except AutorepError as error:
                 self._crash, failure = None, error
                 trouble(self.name, error, **self._fields)
-            except Exception as error:
-                self._crash, failure = f"{type(error).__name__}: {error}", error  # type: ignore[assignment]
+            except Exception as error:  # whatever it is, the work goes on; its operator sees what happened
+                self._crash, failure = f"{type(error).__name__}: {error}", error
                 crash(self.name, error, **self._fields)
                 self._crashed()
             self._after_failure(failure)
@@ -75,6 +78,37 @@ class Worker(threading.Thread):
                 wait = FIRST_WAIT
             self._over.wait(wait)
             wait = min(2 * wait, LONGEST_WAIT)
+
+
+async def repeat(
+    name: str, action: Callable[[], None], seconds: float, crashed: Callable[[], None] = lambda: None
+) -> None:
+    """Call `action` every so many seconds on the event loop, for ever, whatever it raises."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            action()
+        except Exception as error:  # logged and counted; without the next one the server would only seem to work
+            crash(name, error)
+            crashed()
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call `action` every so many seconds, in a thread of its own, while the block takes its time."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, name="autorep-meanwhile", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def end_process() -> NoReturn:

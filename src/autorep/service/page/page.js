@@ -50,12 +50,14 @@ function choose(entry) {
     ? `It tells ${names.length} classes apart: ${names.slice(0, 12).join(", ")}${names.length > 12 ? ", …" : ""}.`
     : "";
   $("type-row").hidden = !drawable;
-  $("hint").textContent = drawable
-    ? "Draw with finger or mouse, type a character, choose a file, or click a sample."
-    : "Choose a picture file, or click a sample.";
+  const samples = entry.info.samples || [];
+  const ways = [...(drawable ? ["draw with finger or mouse", "type a character"] : []), "choose, drop or paste a picture"];
+  if (samples.length) ways.push("click a sample");
+  $("hint").textContent = `${ways.join(", or ").replace(/^./, (first) => first.toUpperCase())}.`;
+  $("invitation").textContent = drawable ? "Draw here" : "Drop a picture here";
   $("steps").textContent = describe(recipe);
   board.style.cursor = drawable ? "crosshair" : "default";
-  showSamples(entry.info.samples || []);
+  showSamples(samples);
   clear();
 }
 
@@ -89,6 +91,7 @@ function changed() {
   $("bars").replaceChildren();
   $("facts").hidden = $("seen").hidden = true;
   $("preview-row").hidden = picture === null;
+  $("invitation").hidden = picture !== null;
   if (picture !== null) paint($("preview"), recipe.shape, levels(picture, recipe));
 }
 
@@ -105,6 +108,7 @@ board.addEventListener("pointerdown", (event) => {
   if (!recipe || recipe.shape[0] !== 1) return;
   board.setPointerCapture(event.pointerId);
   if (picture !== board) clear();
+  $("invitation").hidden = true;
   last = position(event);
   stroke(last, last);
 });
@@ -161,15 +165,28 @@ $("typed").addEventListener("input", () => {
 });
 
 $("file").addEventListener("change", async () => {
-  const file = $("file").files[0];
-  if (!file) return;
+  await useFile($("file").files[0]);
+  $("file").value = "";
+});
+
+// A picture may also be dropped anywhere on the page, or pasted.
+for (const name of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(name, (event) => {
+    event.preventDefault(); // the browser would leave the page and show the file
+    $("stage").classList.toggle("over", name === "dragover");
+    if (name === "drop") useFile(event.dataTransfer.files[0]);
+  });
+}
+document.addEventListener("paste", (event) => useFile(event.clipboardData.files[0]));
+
+async function useFile(file) {
+  if (!file || !recipe) return;
   try {
     usePicture(await createImageBitmap(file), file.name);
   } catch {
     say(`${file.name} is not an image this browser can read.`, true);
   }
-  $("file").value = "";
-});
+}
 
 /** Show a picture on the board and ask about it next. */
 function usePicture(image, name) {
@@ -193,6 +210,7 @@ $("ask").addEventListener("click", async () => {
   $("ask").disabled = true;
   try {
     await ask(Float64Array.from(levels(picture, recipe), (level) => level / 255));
+    $("bars").scrollIntoView({ block: "nearest" }); // on a phone it is below the picture
   } catch (error) {
     say(error.message, true);
   }

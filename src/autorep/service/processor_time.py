@@ -1,0 +1,50 @@
+"""Processor time of this process by what its threads do, for /metrics: counted by the system, not sampled.
+
+The event loop's thread carries HTTP, the clients' TLS, and every decision; lanes run queries; preparers prepare kits;
+the dealer's link receives, checks and stores them. What threads have spent stays counted after their end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+LANE = "autorep-lane"
+_PARTS = {"MainThread": "http", LANE: "online", "autorep-prepare": "prepare", "autorep-dealer-link": "kits"}
+
+
+class ThreadTimes(Collector):
+    """`autorep_processor_seconds_total{part}`; nothing where the system does not tell (other than Linux)."""
+
+    def __init__(self) -> None:
+        self._spent: dict[int, tuple[str, float]] = {}
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        for thread in threading.enumerate():
+            if thread.native_id is not None and (seconds := _seconds(thread.native_id)) is not None:
+                self._spent[thread.native_id] = _part(thread.name), seconds
+        totals: defaultdict[str, float] = defaultdict(float)
+        for part, seconds in self._spent.values():
+            totals[part] += seconds
+        text = "Processor time by what threads do"
+        family = CounterMetricFamily("autorep_processor_seconds", text, labels=["part"])
+        for part, seconds in sorted(totals.items()):
+            family.add_metric([part], seconds)
+        yield family
+
+
+def _part(name: str) -> str:
+    return next((part for start, part in _PARTS.items() if name.startswith(start)), "links")
+
+
+def _seconds(thread: int) -> float | None:
+    """Seconds on a processor; the first number of schedstat is nanoseconds."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
