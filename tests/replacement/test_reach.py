@@ -1,4 +1,4 @@
-"""Reach: the largest input of each image at each site, found here by an obvious loop, and which images are lost."""
+"""Reach: the largest input of each image at each site, found here by an obvious loop, and which images go far."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_the_largest_input_of_every_image_is_found_at_replaced_positions_only():
                 if not site.mask[tuple(place)]
             ]
             assert math.isclose(float(found.largest[image, column]), max(deviations, default=0.0), rel_tol=1e-4)
-    assert not found.lost.any()
+    assert not found.far.any()
     assert all(tail == sorted(tail) for tail in found.tails().values())
 
 
 @torch.no_grad()
-def test_images_beyond_the_limit_or_without_a_finite_answer_are_lost():
+def test_images_beyond_the_limit_or_without_a_finite_answer_go_far():
     torch.manual_seed(0)
     model, images = Small().eval(), torch.randn(6, 1, 6, 6)
     replacement = replace_activations_(model, images[:1], budget=0)
@@ -48,7 +48,7 @@ def test_images_beyond_the_limit_or_without_a_finite_answer_are_lost():
     images[2] *= 3 * LIMIT
     images[4] = math.nan
     found = reach(model, replacement.sites, [images])
-    assert found.lost.tolist() == [False, False, True, False, True, False]
+    assert found.far.tolist() == [False, False, True, False, True, False]
     assert found.largest[4].isinf().all()
 
 
@@ -58,4 +58,4 @@ def test_a_kept_activation_may_see_anything_finite():
     model, images = Small().eval(), torch.randn(6, 1, 6, 6)
     replacement = replace_activations_(model, images[:1])
     replacement.calibrate_(model, [images])
-    assert not reach(model, replacement.sites, [1e3 * images]).lost.any()
+    assert not reach(model, replacement.sites, [1e3 * images]).far.any()

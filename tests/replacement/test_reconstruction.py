@@ -1,4 +1,4 @@
-"""Replacement without training: down to the budget, near the all-ReLU network, no image lost, and what is refused."""
+"""Replacement without training: down to the budget, near the all-ReLU network, no image far, and what is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_reconstruction_brings_the_answers_nearer_than_least_squares_alone():
             assert not torch.equal(model.conv1.weight, network()[0].conv1.weight)
         assert steps == 0 or torch.allclose(model.bn1.running_mean, statistics, atol=1.0)
         found = reach(model, attach(model).sites, [images[128:]])
-        assert not found.lost.any()
+        assert not found.far.any()
         errors.append(float((found.logits - expected).square().mean()))
     assert errors[1] < errors[0]
 

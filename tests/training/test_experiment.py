@@ -109,6 +109,9 @@ def test_a_grid_runs_once_and_a_failed_claim_is_exit_1(baseline, tmp_path, capsy
     logs = {name: (folder / f"{name}-400-0" / "log.jsonl").read_bytes() for name in ("fitted", "nothing-left")}
     record = json.loads((folder / "result.json").read_text())
     assert [one["relus"] for one in record["outcomes"]] == [400, 400]
+    for one in record["outcomes"]:
+        seconds = one["private_seconds"]
+        assert 0 < seconds["loopback"] < seconds["lan"] < seconds["wan"]
     assert (folder / "figure.png").stat().st_size > 5000
     path.write_text(GRID.format("Nothing left", "fitted"))
     capsys.readouterr()

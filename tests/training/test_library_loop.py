@@ -73,6 +73,6 @@ def test_the_loop_on_cifar10_comes_as_far_as_the_recipe_and_loses_no_image(tmp_p
     model = models.create("resnet20", 10)
     models.load_weights_(model, weights)
     own_loop(model, dataset, budget=0.05, epochs=epochs)
-    rows, _ = measure(model, dataset.test, dataset)
+    rows, _ = measure(model, None, dataset.test, dataset)
     assert rows[0]["accuracy"] >= recipe - 0.3
     assert rows[0]["lost"] == 0

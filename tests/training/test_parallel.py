@@ -18,10 +18,10 @@ torch.set_num_threads(1)
 out, weights = Path(sys.argv[1]), Path(sys.argv[2])
 original = recipe._finish
 
-def finish(trainer, facts):
+def finish(trainer, *facts):
     state = {k: v.clone().contiguous() for k, v in trainer.model.state_dict().items() if "num_batches" not in k}
     save_file(state, out.parent / f"rank{trainer.processes.rank}.safetensors")
-    return original(trainer, facts)
+    return original(trainer, *facts)
 
 recipe._finish = finish
 recipe.replace(ReplaceSettings(weights=weights, budget=0.1, epochs=4, out=out, accumulate=2))

@@ -21,7 +21,6 @@ from autorep.training.distillation import (
     distillation,
     feature_distance,
     fold_batch_norm,
-    stage_names,
 )
 from autorep.training.parallel import Processes
 from autorep.training.saved import load_model, save_model
@@ -102,7 +101,7 @@ def test_folding_batch_norm_keeps_the_function(name):
 
 def test_a_teacher_gives_stage_features_and_does_not_change():
     model = trained_looking("digits_net")
-    teacher = Teacher(model, stage_names(model))
+    teacher = Teacher(model, models.spec("digits_net").stages)
     x = torch.randn(3, 1, 8, 8)
     logits, features = teacher(x)
     assert [tuple(f.shape) for f in features] == [(3, 16, 8, 8), (3, 32, 4, 4)]
@@ -116,7 +115,7 @@ def test_student_features_are_found_after_replacement():
     model = trained_looking("digits_net")
     x = torch.randn(2, 1, 8, 8)
     replace_activations_(model, x)
-    tap = FeatureTap(model, stage_names(model))
+    tap = FeatureTap(model, models.spec("digits_net").stages)
     model(x)
     assert len(tap.take()) == 2
 

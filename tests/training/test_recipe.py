@@ -149,6 +149,7 @@ def test_an_interrupted_faithful_run_and_baseline_resume_bit_for_bit(baseline, t
     jobs = {
         "faithful": (replace, partial(ReplaceSettings.of, "faithful"), {"weights": weights, "budget": 100}),
         "baseline": (train_baseline, TrainSettings, {}),
+        "taught": (train_baseline, TrainSettings, {"teacher": baseline[0], "small_sizes": (8,)}),
     }
     for name, (function, kind, options) in jobs.items():
         common = {"epochs": 2, "checkpoint_every": 4, **options}
@@ -159,6 +160,18 @@ def test_an_interrupted_faithful_run_and_baseline_resume_bit_for_bit(baseline, t
                 function(kind(out=tmp_path / f"{name}-cut", **common))
         function(kind(out=tmp_path / f"{name}-cut", resume=True, **common))
         assert same_files(tmp_path / f"{name}-whole", tmp_path / f"{name}-cut")
+
+
+def test_a_teacher_shortens_a_baselines_training_and_must_know_the_same_images(baseline, tmp_path):
+    alone = train_baseline(TrainSettings(epochs=1, out=tmp_path / "alone"))
+    taught = train_baseline(TrainSettings(epochs=1, teacher=baseline[0], out=tmp_path / "taught"))
+    assert taught["held_out_accuracy"] > alone["held_out_accuracy"]
+    other = json.loads((baseline[0] / "model.json").read_text())
+    for file in ("model.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((baseline[0] / file).read_bytes())
+    (tmp_path / "model.json").write_text(json.dumps(other | {"mean": [0.5]}))
+    with pytest.raises(ConfigError, match="has other mean than digits"):
+        train_baseline(TrainSettings(epochs=1, teacher=tmp_path / "model.json", out=tmp_path / "refused"))
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_with_other_settings(baseline, tmp_path):

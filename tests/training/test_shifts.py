@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -11,7 +12,8 @@ from autorep import data
 from autorep.cli.main import main
 from autorep.replacement.reach import LIMIT
 from autorep.training import ReplaceSettings, load_model, recipe, replace
-from autorep.training.shifts import SHIFTS, measure, pixels_of, solid_colours
+from autorep.training.compiled import compile_saved
+from autorep.training.shifts import SHIFTS, lost, measure, pixels_of, solid_colours
 
 
 def test_shifts_do_what_their_names_say():
@@ -41,11 +43,24 @@ def test_a_finished_network_loses_none_of_its_training_images(replaced):
     assert result["lost"] == 0
     assert result["lost_of"] == 1365
     saved, dataset = load_model(out), data.load("digits", None)
-    rows, plain = measure(saved.model, dataset.test, dataset, shifted=50)
+    program = compile_saved(saved)
+    rows, plain = measure(saved.model, program, dataset.test, dataset, shifted=50)
     assert [row["shift"] for row in rows] == ["none", *SHIFTS, "solid colours"]
     assert [row["images"] for row in rows] == [360, *([50] * len(SHIFTS)), 4]
     assert rows[0]["accuracy"] == pytest.approx(result["test_accuracy"], abs=0.01)
-    assert plain.lost.sum() == rows[0]["lost"]
+    assert rows[0]["lost"] == 0
+    assert plain.far.sum() == rows[0]["far"]
+
+
+def test_images_beyond_what_the_program_holds_are_lost_and_wrong(replaced):
+    saved, dataset = load_model(replaced[0]), data.load("digits", None)
+    program = compile_saved(saved)
+    logits = program.output
+    program = dataclasses.replace(program, ops=(*program.ops[:-1], dataclasses.replace(logits, bits=logits.frac)))  # ±½
+    rows, _ = measure(saved.model, program, dataset.test, dataset, shifted=10)
+    assert rows[0]["lost"] == 360
+    assert rows[0]["accuracy"] == 0
+    assert lost(compile_saved(saved), pixels_of(dataset.test, 360)).sum() == 0
 
 
 def test_evaluate_tells_lost_images_and_tails(replaced, capsys):
@@ -56,6 +71,7 @@ def test_evaluate_tells_lost_images_and_tails(replaced, capsys):
     assert main(["evaluate", str(replaced[0]), "--shifted", "40", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["range"] == LIMIT
+    assert found["compiled"]
     assert len(found["tails"]) == len(load_model(replaced[0]).replacement.sites)
 
 

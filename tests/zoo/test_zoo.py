@@ -63,7 +63,7 @@ def test_a_loaded_model_takes_tensors_arrays_and_refuses_what_is_not_pixels(tmp_
     assert torch.allclose(saved(tmp_path / "a.png"), expected[:1], atol=1e-4)
     with pytest.raises(ConfigError, match="floats from 0 to 1"):
         saved((torch.from_numpy(levels) / 255.0 - mean) / std)
-    assert repr(saved) == "<SavedModel ResNet-20 on cifar10, 5,652 ReLUs kept>"
+    assert repr(saved) == "<SavedModel ResNet-20 on CIFAR-10, 5,652 ReLUs kept>"
 
 
 def test_stored_ranges_are_written_into_the_models_description(tmp_path):

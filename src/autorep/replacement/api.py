@@ -28,10 +28,12 @@ from autorep.replacement.budget import check_budget
 from autorep.replacement.handle import SETTINGS_ATTRIBUTE, Replacement, ReplacementSettings
 from autorep.replacement.herpn import HermiteNorm
 from autorep.replacement.indicator import SURROGATES
+from autorep.replacement.kept import module_kind
 from autorep.replacement.moments import as_tensor, evaluating, images_of
 from autorep.replacement.pooling import max_pools
+from autorep.replacement.prelu import open_prelus_
 from autorep.replacement.rewrite import build_forwards, install_
-from autorep.replacement.sites import KINDS, SiteMap, find_sites, separate_shared_activations_
+from autorep.replacement.sites import REPLACEABLE, SiteMap, find_sites, separate_shared_activations_
 
 GRANULARITIES = ("channel", "layer")
 POLYNOMIALS: dict[str, type[MaskedActivation]] = {"free": MaskedActivation, "herpn": HermiteNorm}
@@ -60,8 +62,8 @@ def replace_activations_(
         example_input: one batch, as a tensor, an array, or what a loader gives (labels are not looked at); several
             arguments as a tuple. The masks belong to its image size.
         budget: ReLUs to keep in the end, a count or a share below 1; may be set later.
-        kinds: activations to replace, by their names in `autorep.activations`; kept elements stay what they are, but
-            with "silu" SiLU sites become ReLU sites.
+        kinds: activations to replace, by their names in `autorep.activations`, or "prelu"; kept elements stay what
+            they are, but with "silu" SiLU sites become ReLU sites.
         degree: of the polynomials. Two-party inference runs degree 1 and 2.
         granularity: one polynomial per "channel", or per "layer" for comparison.
         hysteresis: half-width of the band around 0 in which a mask does not flip.
@@ -85,7 +87,10 @@ def replace_activations_(
     chosen = [site for site in found.sites if chooses is None or chooses(site.name)]
     if not chosen:
         seen = ", ".join(site.name for site in found.sites) or "none at all"
-        raise TraceError(f"no activation of kind {', '.join(kinds)} to replace; call sites found: {seen}")
+        raise TraceError(
+            f"no activation of kind {', '.join(kinds)} to replace; call sites found: {seen}."
+            f"{_other_kinds(model, kinds)}"
+        )
     if budget is not None:
         budget = check_budget(budget, [site.relus for site in chosen], floor)
     modules = {
@@ -111,7 +116,7 @@ def replace_activations_(
     for site in modules.values():
         if site.activation == "silu":
             site.activation, site.arguments = "relu", ()
-    separate_shared_activations_(model)
+    _prepare_(model, kinds)
     install_(model, modules, forwards)
     settings = ReplacementSettings(
         names=tuple(site.name for site in chosen),
@@ -173,8 +178,24 @@ def _explore(
 ) -> tuple[nn.Module, SiteMap]:
     """A private evaluation-mode copy of the model, and its call sites."""
     trial = copy.deepcopy(model).eval()
-    separate_shared_activations_(trial)
+    _prepare_(trial, kinds)
     return trial, find_sites(trial, example_input, kinds, select)
+
+
+def _prepare_(model: nn.Module, kinds: Sequence[str]) -> None:
+    """What is changed in a model before its call sites are looked for; nothing that it computes."""
+    separate_shared_activations_(model)
+    if "prelu" in kinds:
+        open_prelus_(model)
+
+
+def _other_kinds(model: nn.Module, kinds: Sequence[str]) -> str:
+    """Which further activations the model has as modules."""
+    present = {found[0] for module in model.modules() if (found := module_kind(module))}
+    if any(isinstance(module, nn.PReLU) for module in model.modules()):
+        present.add("prelu")
+    others = [kind for kind in REPLACEABLE if kind in present and kind not in kinds]
+    return f" The model also has {', '.join(others)}: name in `kinds` what is to be replaced" if others else ""
 
 
 def _check_settings(
@@ -194,9 +215,9 @@ def _check_settings(
 
 
 def _check_kinds(kinds: Sequence[str]) -> None:
-    wrong = [kind for kind in kinds if kind not in KINDS]
+    wrong = [kind for kind in kinds if kind not in REPLACEABLE]
     if wrong or not kinds or isinstance(kinds, str):
-        raise ConfigError(f"kinds {kinds!r}; valid: a sequence of {', '.join(KINDS)}")
+        raise ConfigError(f"kinds {kinds!r}; valid: a sequence of {', '.join(REPLACEABLE)}")
 
 
 def _as_function(select: Select | None) -> Callable[[str], bool] | None:

@@ -1,9 +1,9 @@
 """Reach: how far the inputs of polynomials go, image by image. The measure of a network's safety.
 
 A polynomial is fitted to inputs within a few deviations of their mean. Beyond, it grows where a ReLU would not, and the
-next layer's polynomial squares that again. An image is *lost* when its answer is not finite, or when any input of a
-replaced activation lies beyond `LIMIT` deviations: what comes out is then no longer what the network was trained for,
-and fixed-point inference has no room for it.
+next layer's polynomial squares that again. An image goes *far* when its answer is not finite, or when any input of a
+replaced activation lies beyond `LIMIT` deviations: that is further than the network was trained for. Whether its answer
+is still right, fixed point decides, which has room up to some value (`program.room`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Reach:
     names: tuple[str, ...]
 
     @property
-    def lost(self) -> Tensor:
-        """Which images are lost."""
+    def far(self) -> Tensor:
+        """Which images go far."""
         return (self.largest > LIMIT).any(1) | ~torch.isfinite(self.logits).all(1)
 
     def tails(self) -> dict[str, list[float]]:

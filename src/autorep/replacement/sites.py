@@ -22,8 +22,10 @@ from torch import Tensor, fx, nn
 from autorep.activations import ACTIVATIONS
 from autorep.errors import ConfigError, TraceError
 from autorep.replacement.kept import FUNCTIONS, KEPT, METHODS, MODULES, call_arguments, module_kind
+from autorep.replacement.prelu import PReLUPart, calls_prelu
 
 KINDS = tuple(ACTIVATIONS)
+REPLACEABLE = (*KINDS, "prelu")  # the ReLU inside a PReLU
 # What user code raises when it meets a symbolic value where it needs a number.
 _TRACE_FAILURES = (
     ValueError,
@@ -106,6 +108,8 @@ def is_activation_call(node: fx.Node, modules: Mapping[str, nn.Module], kinds: S
     found: tuple[str, tuple[float, ...]] | None = None
     if node.op == "call_module":
         module = modules[str(node.target)]
+        if isinstance(module, PReLUPart):
+            return ActivationCall("relu", (), False) if "prelu" in kinds else None
         found, in_place = module_kind(module), bool(getattr(module, "inplace", False))
     elif node.op in ("call_function", "call_method"):
         known = METHODS.get(node.target) if isinstance(node.target, str) else FUNCTIONS.get(node.target)
@@ -128,6 +132,8 @@ def find_sites(
         return SiteMap(tuple(_marked_sites(model, inputs)), frozenset(), {})
     graph, tracer = _trace_whole(model, inputs, select)
     modules = dict(model.named_modules(remove_duplicate=False))
+    if "prelu" in kinds and any(map(calls_prelu, graph.nodes)):
+        raise TraceError("the model calls F.prelu as a function; use the module nn.PReLU, which can be replaced")
     calls = [node for node in graph.nodes if is_activation_call(node, modules, kinds)]
     shapes = _shapes_of(model, graph, inputs, calls)
     return _name_sites(model, tracer, calls, shapes, modules, kinds, fixed_arguments(model, inputs, {}))
@@ -164,7 +170,8 @@ class SiteTracer(fx.Tracer):
         self.arguments: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return super().is_leaf_module(m, module_qualified_name) or self._is_leaf(module_qualified_name)
+        opaque = isinstance(m, PReLUPart) or self._is_leaf(module_qualified_name)
+        return opaque or super().is_leaf_module(m, module_qualified_name)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)

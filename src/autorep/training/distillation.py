@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,15 +50,6 @@ class Teacher:
     def __call__(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         logits = self.model(x)
         return logits, self.tap.take()
-
-
-def stage_names(model: nn.Module) -> list[str]:
-    """Modules at whose output features are compared: layer1, layer2, … or the stages of `features`."""
-    stages = [name for name, _ in model.named_children() if re.fullmatch(r"layer\d+", name)]
-    features = getattr(model, "features", None)
-    if not stages and isinstance(features, nn.Sequential):
-        stages = [f"features.{name}" for name, _ in features.named_children()]
-    return stages
 
 
 def fold_batch_norm(model: nn.Module) -> nn.Module:

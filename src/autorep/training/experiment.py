@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import re
 import statistics
 import subprocess
 import sys
@@ -24,9 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from autorep.errors import ConfigError
+from autorep.errors import AutorepError, ConfigError
+from autorep.mpc.cost import LINKS, cost
+from autorep.report.page import slug
 from autorep.settings import from_mapping, read_toml
+from autorep.training.compiled import compile_saved
 from autorep.training.runs import Run
+from autorep.training.saved import load_model
 from autorep.training.settings import RECIPES, ReplaceSettings
 
 ERROR_LINES = 3  # of a failed run that are shown
@@ -72,6 +75,7 @@ class Outcome:
     relus_total: int
     flips: int
     excess: int
+    epochs: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class Experiment:
                     recipe = str(own.get("recipe", "autorep"))
                     if recipe not in RECIPES:
                         raise ConfigError(f"{self.name}: series {name!r} has no such recipe {recipe!r}")
-                    place = out / f"{_slug(name)}-{budget:g}-{seed}"
+                    place = out / f"{slug(name)}-{budget:g}-{seed}"
                     values = {**RECIPES[recipe], **self.base, **own, "budget": budget, "seed": seed}
                     values |= {**overrides, "out": str(place)}
                     settings = from_mapping(ReplaceSettings, values, f"{self.name}: series {name!r}")
@@ -163,8 +167,28 @@ def outcome(run: Planned) -> Outcome | None:
     excess = epochs[-1]["relus"] - last["relus"] if epochs else 0
     flips = sum(entry.get("flips", 0) for entry in epochs)
     return Outcome(
-        run.series, run.budget, run.seed, last["test_accuracy"], last["relus"], last["relus_total"], flips, excess
+        run.series,
+        run.budget,
+        run.seed,
+        last["test_accuracy"],
+        last["relus"],
+        last["relus_total"],
+        flips,
+        excess,
+        run.settings.epochs,
     )
+
+
+def private_seconds(run: Planned) -> dict[str, float]:
+    """What one private inference of the finished network takes on every link, by the cost model.
+
+    Empty where the network does not compile, for instance because its polynomials run away.
+    """
+    try:
+        counted = cost(compile_saved(load_model(run.settings.out)))
+    except AutorepError:
+        return {}
+    return {link: counted.latency(link)["seconds"] for link in LINKS}
 
 
 def perform(run: Planned) -> None:
@@ -259,10 +283,6 @@ def _falling(values: Sequence[float]) -> bool:
 
 def _spread(values: Sequence[float]) -> float:
     return max(values) - min(values)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
 def _refuse_unknown(document: Mapping[str, Any], known: set[str], path: Path) -> None:

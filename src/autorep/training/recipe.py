@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autorep import data, models
-from autorep.compiler.compile import measure_ranges
+from autorep.compiler.compile import compile_program, measure_ranges
 from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError, RangeError, TraceError, UnsupportedOpError
+from autorep.program.ir import Program
 from autorep.replacement import Replacement, replace_activations_
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.course import Course
@@ -29,13 +30,13 @@ from autorep.replacement.reconstruction import fit_without_training_
 from autorep.replacement.schedule import cosine
 from autorep.settings import warn
 from autorep.training.compiled import RANGE_IMAGES
-from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
+from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance
 from autorep.training.evaluate import accuracy
 from autorep.training.prices import prices
 from autorep.training.runs import load_optimizer_, optimizer_tensors
 from autorep.training.saved import load_model, save_model
 from autorep.training.settings import ReplaceSettings, TrainSettings
-from autorep.training.shifts import pixels_of, reach_of
+from autorep.training.shifts import lost, pixels_of, reach_of
 from autorep.training.trainer import Trainer, prepare, set_rate_, weights_optimizer, with_prefix
 
 LOST = 1e-4  # share of its own training images that a finished network may lose
@@ -52,15 +53,21 @@ def train_baseline(settings: TrainSettings) -> dict[str, Any]:
     if restored := trainer.restore_():
         load_optimizer_(optimizer, "optimizer.weights", restored[0])
     trainer.wrapped = trainer.processes.wrap(trainer.model)
+    teacher = None if settings.teacher is None else _other_teacher(trainer, settings.teacher)
 
     def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        answers = None
+        if teacher is not None:
+            with trainer.autocast():
+                answers = teacher.answers(x)  # of the picture in full size
         epoch = trainer.step // trainer.steps_per_epoch
         if epoch < len(settings.small_sizes):
             side = settings.small_sizes[epoch]
             x = trainer.place(F.interpolate(x, (side, side), mode="bilinear", antialias=True))
         with trainer.autocast():
             logits = trainer.wrapped(x).float()
-        return F.cross_entropy(logits, y, label_smoothing=settings.label_smoothing), logits
+        loss = F.cross_entropy(logits, y, label_smoothing=settings.label_smoothing)
+        return (loss if answers is None else _distilled(loss, logits, answers, settings)), logits
 
     def store() -> None:
         trainer.store(optimizer_tensors(optimizer, "optimizer.weights"), {})
@@ -71,7 +78,7 @@ def train_baseline(settings: TrainSettings) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     trainer.take_best_()
-    return _finish(trainer, {})
+    return _finish(trainer, {}, _ranges(trainer))
 
 
 def replace(settings: ReplaceSettings) -> dict[str, Any]:
@@ -80,15 +87,15 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
         raise ConfigError("replacement starts from a trained network: give --weights FILE (see `autorep train`)")
     trainer = prepare(settings)
     models.load_weights_(trainer.model, settings.weights)
-    names = stage_names(trainer.model)
-    teacher = Teacher(trainer.model, names)
+    stages = models.spec(settings.model).stages
+    teacher = Teacher(trainer.model, stages)
     handle = _replace_activations_(trainer, settings)
     if settings.start is not None:
         _take_over_(trainer, handle, settings.start)
-    tap = FeatureTap(trainer.model, names)
+    tap = FeatureTap(trainer.model, stages)
     if settings.epochs == 0:
         _without_training_(trainer, settings)
-        return _finish(trainer, _facts_of_replacement(trainer, handle, teacher))
+        return _finish_replacement(trainer, handle, teacher)
     course = handle.course = _course(trainer, settings, handle, teacher)
     weights = handle.weights()
     optimizer = weights_optimizer(weights, settings.learning_rate, settings.weight_decay, kind=settings.optimizer)
@@ -107,9 +114,7 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
             logits = trainer.wrapped(x).float()
             answers, answer_features = teacher(x)
         features = tap.take()
-        loss = (1 - settings.distill) * F.cross_entropy(logits, y)
-        if settings.distill:
-            loss = loss + settings.distill * distillation(logits, answers.float(), settings.temperature)
+        loss = _distilled(F.cross_entropy(logits, y), logits, answers, settings)
         if settings.features and features and (settings.features_until == "end" or not handle.frozen):
             loss = loss + settings.features * feature_distance(features, answer_features)
         return loss + course.loss(), logits
@@ -134,7 +139,29 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     _settle_(trainer, course)
     course.end_()
     trainer.take_best_()
-    return _finish(trainer, _facts_of_replacement(trainer, handle, teacher))
+    return _finish_replacement(trainer, handle, teacher)
+
+
+def _distilled(loss: Tensor, logits: Tensor, answers: Tensor, settings: TrainSettings | ReplaceSettings) -> Tensor:
+    """The labels' loss and the distance to the teacher's answers, weighed as the settings say."""
+    loss = (1 - settings.distill) * loss
+    if settings.distill:
+        loss = loss + settings.distill * distillation(logits, answers.float(), settings.temperature)
+    return loss
+
+
+def _other_teacher(trainer: Trainer, path: Path) -> Teacher:
+    """A finished model of another run that a baseline learns from; it must know the same classes and normalisation."""
+    saved, dataset = load_model(path), trainer.dataset
+    own = {"classes": list(dataset.classes), "mean": list(dataset.mean), "std": list(dataset.std)}
+    for name, value in own.items():
+        if saved.info[name] != value:
+            raise ConfigError(
+                f"teacher = {path} ({saved.title}) has other {name} than {dataset.name}; give a model trained on it"
+            )
+    layout = torch.channels_last if trainer.settings.channels_last else torch.contiguous_format
+    teacher = saved.model.to(trainer.processes.device).to(memory_format=layout)  # type: ignore[call-overload]  # valid
+    return Teacher(teacher, ())
 
 
 def _replace_activations_(trainer: Trainer, settings: ReplaceSettings) -> Replacement:
@@ -244,24 +271,36 @@ def _restore_(
         load_optimizer_(one, f"optimizer.{name}", tensors)
 
 
-def _facts_of_replacement(trainer: Trainer, handle: Replacement, teacher: Teacher) -> dict[str, Any]:
+def _finish_replacement(trainer: Trainer, handle: Replacement, teacher: Teacher) -> dict[str, Any]:
+    """Count how many of its own training images the network loses, and write everything."""
+    ranges = _ranges(trainer)
+    return _finish(trainer, _facts_of_replacement(trainer, handle, teacher, _program(trainer, ranges)), ranges)
+
+
+def _facts_of_replacement(
+    trainer: Trainer, handle: Replacement, teacher: Teacher, program: Program | None
+) -> dict[str, Any]:
     """Counts, the all-ReLU network's test accuracy, and how many of its own training images the network loses."""
     test = accuracy(teacher.model, trainer.dataset.test, trainer.dataset, trainer.processes)
     train = trainer.dataset.train
     own = data.Subset(train, torch.arange(trainer.processes.rank, len(train), trainer.processes.count))
     found = reach_of(trainer.model, pixels_of(own, len(own)), trainer.dataset)
-    lost, seen = map(int, trainer.processes.total(int(found.lost.sum()), len(own)))
+    wrong = ~torch.isfinite(found.logits.cpu()).all(1)
+    if program is not None:
+        wrong |= lost(program, pixels_of(own, len(own)))
+    gone, far, seen = map(int, trainer.processes.total(int(wrong.sum()), int(found.far.sum()), len(own)))
     return {
         "teacher_test_accuracy": test,
         "relus": handle.count(),
         "relus_total": handle.total,
-        "lost": lost,
+        "lost": gone,
+        "far": far,
         "lost_of": seen,
-        "finished": lost <= LOST * seen,
+        "finished": gone <= LOST * seen,
     }
 
 
-def _finish(trainer: Trainer, facts: dict[str, Any]) -> dict[str, Any]:
+def _finish(trainer: Trainer, facts: dict[str, Any], ranges: dict[str, Any] | None) -> dict[str, Any]:
     """Read the test images once, write the result and the model."""
     settings, processes, run, dataset = trainer.settings, trainer.processes, trainer.run, trainer.dataset
     seconds = sum(entry["seconds"] for entry in run.log if entry["event"] == "epoch")
@@ -285,7 +324,7 @@ def _finish(trainer: Trainer, facts: dict[str, Any]) -> dict[str, Any]:
             "mean": list(dataset.mean),
             "std": list(dataset.std),
             "preprocessing": dataset.preprocessing.facts(),
-            **_ranges(trainer),
+            **({} if ranges is None else {"ranges": ranges}),
             "result": {key: value for key, value in result.items() if key != "event"},
         }
         save_model(run.directory / "model", trainer.model, description)
@@ -297,17 +336,28 @@ def _finish(trainer: Trainer, facts: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _ranges(trainer: Trainer) -> dict[str, Any]:
+def _ranges(trainer: Trainer) -> dict[str, Any] | None:
     """How far every layer reaches on some training images, so that the model compiles later without any.
 
-    Nothing for a network that cannot be compiled as it is; `autorep check` and `compile` say why.
+    None for a network that cannot be compiled as it is; `autorep check` and `compile` say why.
     """
     dataset = trainer.dataset
-    images = dataset.train.take(torch.arange(min(RANGE_IMAGES, len(dataset.train)))).float().div(255).split(64)
     try:
-        return {"ranges": measure_ranges(trainer.model, images, (dataset.mean, dataset.std))}
+        return measure_ranges(trainer.model, pixels_of(dataset.train, RANGE_IMAGES, 64), (dataset.mean, dataset.std))
     except (UnsupportedOpError, TraceError, RangeError):
-        return {}
+        return None
+
+
+def _program(trainer: Trainer, ranges: dict[str, Any] | None) -> Program | None:
+    """What the network becomes with these ranges, which says how far its values may go."""
+    dataset = trainer.dataset
+    if ranges is None:
+        return None
+    few = pixels_of(dataset.train, 4)
+    try:
+        return compile_program(trainer.model, few, normalize=(dataset.mean, dataset.std), ranges=ranges)
+    except RangeError:
+        return None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from autorep import models
+from autorep.data import title as data_title
 from autorep.errors import CheckpointError
 from autorep.preprocessing import Preprocessing
 from autorep.replacement import MaskedActivation, Replacement, attach, replace_activations_
@@ -77,7 +78,7 @@ class SavedModel:
     @property
     def title(self) -> str:
         """A name for people: network, data set, ReLUs kept."""
-        title = f"{models.title(self.info['model'])} on {self.info['data']}"
+        title = f"{models.title(self.info['model'])} on {data_title(self.info['data'])}"
         return title if self.replacement is None else f"{title}, {self.replacement.count():,} ReLUs kept"
 
 
@@ -119,6 +120,11 @@ def load_model(path: str | Path) -> SavedModel:
         )
     if path.is_dir():
         path = path / "model.json"
+    elif path.exists() and path.suffix not in (".json", ".safetensors"):
+        raise CheckpointError(
+            f"{path}: not a saved model, which is NAME.json beside NAME.safetensors; a network is named "
+            "FILE.py:FUNCTION, and weights of another program go in with `train --weights` or `replace --weights`"
+        )
     description = path.with_suffix(".json")
     try:
         info = json.loads(description.read_text(encoding="utf-8"))

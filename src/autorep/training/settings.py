@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from autorep.errors import ConfigError
 from autorep.replacement.settings import CourseSettings
+from autorep.settings import require
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class RunSettings:
     """Network: digits_net, resnet18, resnet20, resnet32, resnet56, wide_resnet22_8, efficientnet_b2, …; options of its
     builder follow an @: resnet20@width=0.5,stem_stride=2, balanced@relus=20000."""
     data: str = "digits"
-    """Data set: digits (embedded), cifar10, cifar100, tiny-imagenet, imagenet."""
+    """Data set: digits (embedded), cifar10, cifar100, tiny-imagenet, imagenet; folder (your own pictures, one folder a
+    class); npz (your own arrays)."""
     data_path: Path | None = None
     """Archive, folder or .npz file of the data set; not needed for digits."""
     image_size: int | None = None
@@ -79,6 +80,13 @@ class TrainSettings(RunSettings):
     """Share of all steps in which the learning rate rises from 0."""
     label_smoothing: float = 0.0
     """Of the cross-entropy."""
+    teacher: Path | None = None
+    """A finished model of the same data set (FOLDER of a run, or its model.json) whose answers are learned from beside
+    the labels; a short training gains most by it."""
+    distill: float = 0.9
+    """Weight of the teacher's answers in the loss; the labels have the rest."""
+    temperature: float = 4.0
+    """Of distillation."""
     small_sizes: tuple[int, ...] = ()
     """Side of the images in the first epochs, one entry an epoch; after these they have their full size. Small images
     cost a quarter of the time and teach the early layers as well."""
@@ -92,6 +100,8 @@ class TrainSettings(RunSettings):
         require(self.epochs >= 0, "epochs", self.epochs, "0 or more")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
         require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 up to 1")
+        require(self.temperature > 0, "temperature", self.temperature, "above 0")
+        require(0 <= self.distill <= 1, "distill", self.distill, "a share from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -201,9 +211,3 @@ RECIPES: dict[str, dict[str, Any]] = {
         "stress_weight": 0.0,
     },
 }
-
-
-def require(valid: bool, name: str, value: object, what: str) -> None:
-    """Raise a ConfigError that names the setting and what would be valid."""
-    if not valid:
-        raise ConfigError(f"{name} = {value}; valid: {what}")
