@@ -12,6 +12,7 @@ from PIL import Image
 
 from autorep.errors import ConfigError, DataError
 from autorep.preprocessing import Preprocessing, checked_pixels
+from autorep.service.answers import Description
 
 COLOUR = Preprocessing((3, 8, 8))
 DRAWING = Preprocessing((1, 8, 8), "drawing")
@@ -96,6 +97,17 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path, monkeypatch: pyte
         COLOUR.levels(tmp_path / "large.png")
 
 
+@pytest.mark.parametrize("kind", ["png", "jpeg", "tiff", "bmp", "ppm"])
+def test_a_picture_that_is_cut_off_is_refused_as_a_file_and_as_an_image(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"cut.{kind}"
+    picture(64, 64).save(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DataError, match="cannot be read as a picture"):
+        COLOUR.levels(path)
+    with pytest.raises(DataError, match="cannot be read as a picture"), Image.open(path) as opened:
+        COLOUR.levels(opened)
+
+
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
@@ -118,3 +130,10 @@ def test_the_specification_survives_a_manifest() -> None:
     assert Preprocessing.of({}, (1, 8, 8)) is None
     with pytest.raises(ConfigError, match="less than the cut"):
         Preprocessing((3, 32, 32), "picture", 20)
+
+
+@pytest.mark.parametrize("given", ["cat.jpg", ["cat.jpg", "dog.jpg"], [Path("cat.jpg")]])
+def test_a_path_where_only_numbers_are_known_is_refused_as_what_it_is(given) -> None:
+    described = Description("", (3, 8, 8), 16, 44, 16, {})
+    with pytest.raises(ConfigError, match=r"does not say how a picture becomes its input.*array \(N, 3, 8, 8\)"):
+        described.pixels(given)

@@ -192,6 +192,12 @@ def _convert_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
     raise ConfigError("; ".join(errors) or f"{where}: {value!r} is not valid here")
 
 
+def require(valid: bool, name: str, value: object, what: str) -> None:
+    """Raise a ConfigError that names the setting and what would be valid."""
+    if not valid:
+        raise ConfigError(f"{name} = {value}; valid: {what}")
+
+
 def warn(message: str) -> None:
     """One line on standard error that does not mix with results on standard output."""
     print(f"autorep: {message}", file=sys.stderr)

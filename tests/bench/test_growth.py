@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autorep.bench.growth import Sample, count_relus, curves, line, verify
+from autorep.bench.growth import FIGURES, Sample, count_relus, curves, line, verify
 from autorep.bench.networks import build_program
 from autorep.report import tables
 
@@ -24,7 +24,8 @@ def test_the_residual_is_a_share_of_the_range() -> None:
 
 
 def samples(offline: list[float], rounds: list[int]) -> list[Sample]:
-    return [Sample(x, 5.0, 2.0 + x, key, count) for x, (key, count) in enumerate(zip(offline, rounds))]
+    figures = [(x, count, 5.0, 2.0 + x, key) for x, (key, count) in enumerate(zip(offline, rounds))]
+    return [dict(zip(("x", "rounds", *FIGURES), row)) for row in figures]
 
 
 def test_bent_key_material_and_growing_rounds_are_noticed() -> None:

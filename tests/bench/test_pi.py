@@ -37,6 +37,20 @@ def test_the_ledger_of_two_processes_equals_the_cost_model(program: Program) -> 
     assert "rounds" in describe_inference(result)
 
 
+def test_making_without_a_dealer_costs_what_the_cost_model_says_and_over_the_same_link(program: Program) -> None:
+    result = measure(program, random_inputs(program, 1), repeats=1, preparation="two-party", link="lan")
+    counted = cost(program, comparison="bits", preparation="two-party")
+    assert counted.preparing is not None
+    assert result["making_bytes"] == sum(counted.preparing.sent)
+    assert result["making_estimate"] == counted.making_latency("lan")
+    assert sum(part["bytes"] for part in result["making_parts"].values()) == pytest.approx(result["making_bytes"])
+    spent = sum(part["cpu_seconds_per_party"] for part in result["making_parts"].values())
+    assert spent == pytest.approx(result["making_cpu_seconds_per_party"], rel=0.3)
+    assert result["dealer_seconds"] > result["making_estimate"]["network_seconds"]
+    assert result["agrees"]
+    assert "made by the servers" in describe_inference(result)
+
+
 def test_bits_comparison_has_rounds_of_its_own_in_the_layers(program: Program) -> None:
     result = measure(program, random_inputs(program, 1), repeats=1, comparison="bits")
     assert result["rounds"] == cost(program, comparison="bits").rounds

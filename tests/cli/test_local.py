@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from autorep import models
-from autorep.cli.local import program_of
+from autorep.cli.named import program_of
 from autorep.compiler.compile import compile_program, measure_ranges
 from autorep.errors import ConfigError, RangeError
 from autorep.service.client import Client

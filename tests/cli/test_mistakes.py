@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -129,3 +132,84 @@ def test_pictures_of_one_name_are_told_apart() -> None:
     assert names == ["cats/1.png", "dogs/1.png"]
     names, _ = load_images([Path("cats/1.png"), Path("cats/1.png")], (1, 8, 8), {"mean": [0.5]})
     assert names == ["1.png", "1.png"]
+
+
+FILES = {
+    "syntax.py": "def make(:\n",
+    "raises.py": "def make(num_classes):\n    raise RuntimeError('no such layer')\n",
+    "imports.py": "import nosuchmodule\n",
+    "net.pt2": "not an archive",
+    "net.onnx": "not a protocol buffer",
+    "weights.pt": "weights of another program",
+    "text.png": "not a picture",
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("check syntax.py:make", "syntax.py: fails when Python runs it: .*line 1.*SyntaxError"),
+        ("check raises.py:make", "RuntimeError: no such layer .line 2 of raises.py"),
+        ("check imports.py:make", "No module named 'nosuchmodule' .line 1 of imports.py"),
+        ("check net.pt2", "not a saved torch.export program"),
+        ("check net.onnx", "not an ONNX file"),
+        ("check weights.pt", "not a saved model.*--weights"),
+        ("check resnet21", "did you mean 'resnet"),
+        ("count absent", "one of your own is FILE.py:FUNCTION"),
+        ("count digits_net --image-size 0", "image size = 0; valid: at least 1"),
+        ("count digits_net --classes 0", "number of classes = 0"),
+        ("cost --model digits_net --image-size -1", "image size = -1"),
+        ("cost --model digits_net --batch 0", "batch = 0"),
+        ("cost --model cifar10-resnet20-relu3pct --relus 5", "is finished"),
+        ("compile cifar10-resnet20-relu3pct --out run --margin 0", "margin = 0"),
+        ("compile cifar10-resnet20-relu3pct --out text.png", "text.png is a file; name another place"),
+        ("compile cifar10-resnet20-relu3pct --out text.png/deeper", "text.png is a file; name another place"),
+        ("keys --out text.png", "text.png/ca: Not a directory"),
+        ("keys client --name a/b --out run", "client name = 'a/b'"),
+        ("demo --out text.png", "text.png: File exists"),
+        ("calibrate", "name at least one"),
+        ("prepare --bundle absent --out run --count 0", "count = 0"),
+        ("serve --local cifar10-resnet20-relu3pct --port 65535", "port = 65535"),
+        ("serve --local cifar10-resnet20-relu3pct --lanes 0", "lanes = 0"),
+        ("predict text.png --model absent.pt", "neither a saved model nor in the zoo"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_line(arguments: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content in FILES.items():
+        Path(name).write_text(content)
+    before = set(Path().iterdir())
+    assert re.search(expected, said(capsys, *arguments.split()))
+    assert set(Path().iterdir()) == before
+
+
+def test_a_taken_port_is_named_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = said(capsys, "serve", "--local", "cifar10-resnet20-relu3pct", "--port", str(port))
+    assert f"port {port}: Address already in use" in text
+    assert "--port" in text
+
+
+@pytest.mark.parametrize(("name", "value"), [("concurrency", 0), ("timeout", -1), ("images_per_query", 0)])
+def test_a_client_refuses_what_it_could_never_do(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = {value}; valid"):
+        Client(["https://127.0.0.1:1", "https://127.0.0.1:2"], **{name: value})
+
+
+def test_accuracy_on_data_of_other_classes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    model = saved_model(Path(), ranges=False)
+    for label in "abd":
+        (Path("pictures") / label).mkdir(parents=True)
+        for number in range(8):
+            Image.fromarray(np.full((8, 8, 3), 9 * number, np.uint8)).save(f"pictures/{label}/{number}.png")
+    text = said(capsys, "evaluate", str(model), "--data-path", "pictures")
+    assert "tells 3 classes (a, b, c) apart, folder has 3 classes (a, b, d)" in text
+
+
+def test_finished_models_are_counted_and_priced_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", "cifar10-resnet20-relu3pct", "--json", "-"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert (counted["total"], counted["kept"], counted["image_size"]) == (188416, 5652, 32)
+    model = saved_model(Path(), ranges=True)
+    assert main(["cost", "--model", str(model), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["comparisons"] == 4 * 8 * 8

@@ -121,7 +121,7 @@ mutant(
     KITS,
     ("mpc/dealer.py", _SEEDS, "seeds = self._seeds = seeds or getattr(self, '_seeds', (fresh_seed(), fresh_seed()))"),
 )
-mutant("one-id-for-every-kit", KITS, ("mpc/dealer.py", 'next(self._numbers).to_bytes(8, "big")', "bytes(8)"))
+mutant("one-id-for-every-kit", KITS, ("mpc/dealer.py", 'next(self._numbers[batch]).to_bytes(7, "big")', "bytes(7)"))
 
 # ------------------------------------------------------------------ dealt shares
 
@@ -579,6 +579,17 @@ mutant(
     ("mpc/transport_tcp.py", "    if not found & roles:\n", "    if not found:\n"),
     ("mpc/transport_tcp.py", "next(iter(found & roles))", "next(iter(found))"),
 )
+RECORDS, RECORD_TESTS = "mpc/link_records.py", "tests/mpc/test_link_records.py"
+mutant(
+    "record-nonce-used-twice",
+    f"{RECORD_TESTS}::test_equal_texts_look_different",
+    (RECORDS, "        self._number += 1\n", ""),
+)
+mutant(
+    "record-key-never-replaced",
+    f"{RECORD_TESTS}::test_keys_are_replaced_and_forgotten",
+    (RECORDS, "            self._cipher = AESGCM(self._key)\n", ""),
+)
 mutant(
     "peer-of-any-authority",
     f"{TRANSPORT}::test_certificate_of_another_authority_is_refused",
@@ -627,4 +638,79 @@ mutant(
         "    def __repr__(self) -> str:  # the seed must not reach a log\n",
         "    def shown(self) -> str:\n",
     ),
+)
+
+# ------------------------------------------------------------------ preparation without a dealer
+
+TOGETHER, LATTICE, TRANSFERS = "tests/mpc/test_two_party.py", "tests/mpc/test_rlwe.py", "tests/mpc/test_ot.py"
+LINEAR, SLOTS, EXTENSION, MAKER = (
+    "mpc/rlwe/linear.py",
+    "mpc/rlwe/slots.py",
+    "mpc/ot/extension.py",
+    "mpc/two_party/model.py",
+)
+FRESH_ANSWERS = f"{LATTICE}::test_answers_are_pseudorandom_whatever_the_weights_are"
+mutant(
+    "linear-answer-without-fresh-zero",
+    FRESH_ANSWERS,
+    (
+        LINEAR,
+        "    ring.add(product, np.ascontiguousarray(np.stack([zero0, zero1], axis=2)).reshape(product.shape))\n",
+        "",
+    ),
+)
+mutant(
+    "linear-answer-unmasked",
+    FRESH_ANSWERS,
+    (
+        LINEAR,
+        'mask = stream(fresh_seed(), f"{packing.layer.name}/answer", needed.shape, bits)',
+        "mask = np.zeros_like(needed)",
+    ),
+)
+mutant(
+    "one-public-part-for-all-layers",
+    f"{TOGETHER}::test_no_two_ciphertexts_share_their_public_part",
+    (LINEAR, "plain.reshape(-1, ring.n)), seed, packing.layer.name))", 'plain.reshape(-1, ring.n)), seed, "layer"))'),
+    (LINEAR, "expand(ring, seed, packing.layer.name, total)", 'expand(ring, seed, "layer", total)'),
+)
+mutant(
+    "slots-not-flooded",
+    f"{LATTICE}::test_phase_of_a_slot_answer_stays_within_its_bound",
+    (SLOTS, "        _flood(ring, zero0)\n", ""),
+)
+mutant(
+    "slot-answer-unmasked",
+    f"{LATTICE}::test_slot_products_are_exact_and_their_answers_uniform",
+    (
+        SLOTS,
+        "share = rns.below(draw_key(), MODULUS.value, (blocks, SLOTS))",
+        "share = np.zeros((blocks, SLOTS), np.uint64)",
+    ),
+)
+mutant(
+    "transfers-numbered-anew",
+    f"{TRANSFERS}::test_no_number_of_a_transfer_is_used_twice",
+    (EXTENSION, "        self._received += total\n", ""),
+    (EXTENSION, "        self._sent += 64 * columns.shape[1]\n", ""),
+)
+mutant(
+    "guard-band-of-nothing",
+    "tests/mpc/test_guard_band.py",
+    ("mpc/two_party/rounding.py", " + (1 << (open_bits - 2 - GUARD) if party == 0 else 0)", ""),
+)
+mutant(
+    "one-seed-for-a-batch-of-kits",
+    f"{TOGETHER}::test_two_kits_share_nothing",
+    (MAKER, "seeds = [fresh_seed() for _ in range(count)]", "seeds = [fresh_seed()] * count"),
+)
+mutant(
+    "kit-of-other-shares-taken",
+    f"{TOGETHER}::test_kits_of_other_shares_or_a_dealer_are_refused",
+    (MAKER, "        if header.blinding_id != self.shares_id:\n", "        if False:\n"),
+)
+mutant(
+    "makers-of-any-release",
+    f"{TOGETHER}::test_makers_of_another_release_part_at_the_handshake",
+    (MAKER, '"preparation": model.preparation, "wire": fingerprints()}', '"preparation": model.preparation}'),
 )

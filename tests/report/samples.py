@@ -34,6 +34,27 @@ def write_run(folder: Path, name: str, accuracy: float = 90.0, finished: bool = 
     return directory
 
 
+def write_zoo_model(folder: Path, name: str, **settings: Any) -> None:
+    """A finished model without its run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = {"model": "resnet18", "data": "cifar100", **settings}
+    result = {"test_accuracy": 74.0, "teacher_test_accuracy": 77.5, "relus": 12_900, "relus_total": 491_520}
+    (folder / f"{name}.json").write_text(json.dumps({"format": 1, "layers": [], **chosen, "result": result}))
+
+
+def outcome(series: str, budget: int, accuracy: float, seed: int = 0, seconds: float | None = 0.5) -> dict[str, Any]:
+    """One run of a recorded experiment; no seconds where its network does not compile."""
+    private = {} if seconds is None else {"loopback": seconds / 50, "lan": seconds / 40, "wan": seconds}
+    return {"series": series, "budget": budget, "seed": seed, "accuracy": accuracy, "relus": budget,
+            "relus_total": 188_416, "epochs": 3, "private_seconds": private}  # fmt: skip
+
+
+def write_experiment(folder: Path, outcomes: list[dict[str, Any]]) -> None:
+    """What `autorep experiment --record` writes."""
+    path = write_record(folder, "methods", {"network": "resnet20", "data": "cifar10", "outcomes": outcomes})
+    path.write_text(path.read_text().replace('"name": "methods"', '"name": "experiments/methods"'))
+
+
 def _write_model(directory: Path) -> None:
     tensors, rows = {}, []
     generator = np.random.default_rng(0)
@@ -84,4 +105,6 @@ def write_everything(folder: Path) -> Path:
         for y in ("online, ms", "sent per party, MB", "prepared ahead, MB")
     ]
     write_record(results, "growth", {"curves": curves})
+    write_zoo_model(folder / "zoo", "cifar100-resnet18")
+    write_experiment(results / "experiments", [outcome("AutoReP", 5652, 91.0), outcome("SNL", 5652, 75.5)])
     return folder

@@ -12,9 +12,10 @@ from autorep.errors import DataError
 from autorep.report.build import build
 from autorep.report.collect import collect
 from autorep.report.cost_sections import breakdown_sections
+from autorep.report.experiment_sections import experiment_sections
 from autorep.report.headlines import headlines
 from autorep.report.network_figures import relu_maps
-from tests.report.samples import inference, write_everything, write_record, write_run
+from tests.report.samples import inference, outcome, write_everything, write_experiment, write_record, write_run
 
 ZOO = {
     "images": 500, "relus": 9, "same_as_fixed": 499, "ties": 1,
@@ -31,7 +32,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
 
 def test_every_kind_of_source_gets_its_section(built: tuple[Path, dict[str, list[str]]]) -> None:
     expected = {
-        "frontier-cifar10",
+        "frontier-resnet20-cifar10",
+        "experiments-methods-relus",
+        "experiments-methods-latency",
         "published",
         "frontier-latency",
         "breakdown-resnet18-32",
@@ -83,10 +86,36 @@ def test_a_run_on_own_pictures_stands_beside_no_published_figure(tmp_path: Path)
     write_run(tmp_path, "own", data="folder", model="mynet.py:make")
     sections = build([tmp_path / "own"], tmp_path / "report.html")["sections"]
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "frontier-folder" in sections
+    assert "frontier-mynet.py-make-folder" in sections
     assert "published" not in sections
     assert "74.92" not in text
     assert "CIFAR" not in text
+    assert "From 1 training run. Everything was measured." in text
+
+
+def test_latencies_carry_the_accuracies_of_our_own_models(built: tuple[Path, dict[str, list[str]]]) -> None:
+    text = built[0].read_text(encoding="utf-8")
+    section = text[text.index('<section id="frontier-latency') :].split("</section>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", section)
+    assert any("ResNet-18, CIFAR-100" in row and ">80<" in row and "74.00" in row for row in rows)
+    assert any("ResNet-18, CIFAR-100" in row and ">300<" in row and "77.50" in row for row in rows)
+    assert "74.92" not in section
+
+
+def test_a_figure_of_methods_has_eight_lines_and_its_table_every_run(tmp_path: Path) -> None:
+    outcomes = [outcome(f"method {n}", budget, 90.0 - n) for n in range(10) for budget in (5652, 18842)]
+    outcomes += [outcome("method 0", 5652, 88.0, seed=1), outcome("stray", 5652, 10.0, seconds=None)]
+    write_experiment(tmp_path, outcomes)
+    sections = {one.name: one for one in experiment_sections(collect([tmp_path]))}
+    by_relus, by_latency = sections["experiments-methods-relus"], sections["experiments-methods-latency"]
+    assert by_relus.figure is not None
+    assert len(by_relus.figure.axes[0].lines) == 8
+    assert "The 8 best of 11" in by_relus.text
+    assert "method 0: 89.00 % at 5652" in by_relus.description  # the mean of two seeds
+    assert by_relus.table is not None
+    assert len(by_relus.table.rows) == 22
+    assert by_latency.table is not None
+    assert len(by_latency.table.rows) == 21  # what does not compile has no latency
 
 
 def test_throttled_and_batched_runs_do_not_enter_the_breakdown(tmp_path: Path) -> None:
@@ -127,7 +156,8 @@ def test_headline_cards_say_what_the_sections_say(tmp_path: Path) -> None:
     assert "all: 92.60 %" in cards["92.00 %"]
     assert "12.9K" in cards["55.2 ms"]
     assert "of 1,000 private answers of 2 models" in cards["998"]
-    assert headlines(collect([write_run(tmp_path / "alone", "bad", 70.0)])) == []
+    ((what, value),) = headlines(collect([write_run(tmp_path / "alone", "bad", 70.0)]))
+    assert ("all: 92.60 %" in what, value) == (True, "70.00 %")
 
 
 def test_bars_are_as_long_as_the_table_says(tmp_path: Path) -> None:

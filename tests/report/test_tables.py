@@ -73,8 +73,18 @@ def test_networks_quote_the_papers_latency_beside_plain_runs_only(results: Path)
 def test_kits_made_without_a_dealer_have_a_table_of_their_own(results: Path) -> None:
     made = {"comparison": "bits", "preparation": "two-party", "making_cpu_seconds_per_party": 2.25, "rounds": 130}
     made |= {"making_bytes": 185_400_000, "offline_bytes": 33_000_000, "online_cpu_seconds_per_party": 0.081}
+    made |= {"simd": "avx2", "making_estimate": {"compute_seconds": 2.0}}
+    made["making_parts"] = {
+        "linear layers": {"cpu_seconds_per_party": 1.25, "bytes": 99_000_000},
+        "quadratics": {"cpu_seconds_per_party": 0.5, "bytes": 78_000_000},
+    }
     record("pi/together", private() | made, folder=results)
-    assert "| 12,900 | 2.25 s | 185 MB | 16.5 MB | 0.081 s | 130 | 450 MB |" in table("two-party", results)
+    assert "| 12,900 | avx2 | 2.25 s | 2.00 s | 185 MB | 16.5 MB | 0.081 s | 130 | 450 MB |" in table(
+        "two-party", results
+    )
+    parts = table("two-party-parts", results)
+    assert "| network | level | linear layers | quadratics |" in parts
+    assert "| ResNet-18, 32×32, 12,900 ReLUs | avx2 | 1.25 s, 99.0 MB | 0.500 s, 78.0 MB |" in parts
     assert "12,900" not in table("two-party", results).partition("| 12,900")[2]
     assert table("networks", results).count("ResNet-18") == 1
 
@@ -97,7 +107,7 @@ def test_batches_compare_throughput(results: Path) -> None:
 
 def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
     result = {"event": "result", "relus": 12_900, "relus_total": 491_520, "epochs": 12}
-    result |= {"teacher_test_accuracy": 77.5, "test_accuracy": 74.0, "lost": 2, "lost_of": 47_500}
+    result |= {"teacher_test_accuracy": 77.5, "test_accuracy": 74.0, "lost": 2, "far": 30, "lost_of": 47_500}
     for name, event in (("done", result), ("going", {"event": "epoch", "relus": 20_000})):
         run = tmp_path / "training" / name
         run.mkdir(parents=True)
@@ -105,12 +115,15 @@ def test_training_lists_finished_replacements_only(tmp_path: Path) -> None:
         (run / "settings.json").write_text(json.dumps({"model": "resnet18", "data": "cifar100", "recipe": "autorep"}))
     text = table("training", tmp_path)
     assert text.count("ResNet-18") == 1
-    assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 2 of 47,500 | 74.92 % |" in text
+    assert "| 12,900 of 491,520 | autorep | 12 | 77.50 % | 74.00 % | 2 of 47,500; 30 far | 74.92 % |" in text
     settings = {"model": "resnet18", "data": "cifar100", "recipe": "autorep", "start": "former/model.json"}
     (tmp_path / "training" / "done" / "settings.json").write_text(json.dumps(settings))
     assert "| autorep | 12 more | 77.50 % |" in table("training", tmp_path)
     (tmp_path / "training" / "done" / "settings.json").write_text(json.dumps(settings | {"start": "sensitivity"}))
     assert "| autorep | 12 | 77.50 % |" in table("training", tmp_path)
+    older = {key: value for key, value in result.items() if key != "far"}  # "lost" then meant far
+    (tmp_path / "training" / "done" / "log.jsonl").write_text(json.dumps(older) + "\n")
+    assert "| not counted; 2 of 47,500 far |" in table("training", tmp_path)
 
 
 def test_zoo_shows_every_model_three_ways(tmp_path: Path) -> None:

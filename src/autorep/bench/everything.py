@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autorep.bench import growth, kernels, peers, processor, train
+from autorep.bench import growth, kernels, link, peers, processor, train
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pi import LinkName, measure
+from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.two_party.names import PreparationName
 from autorep.settings import warn
 
@@ -22,7 +23,7 @@ class Setting:
     link: LinkName = "loopback"
     batch: int = 1
     threads: int = 1
-    comparison: Literal["dcf", "short", "bits"] = "dcf"
+    comparison: ComparisonName | None = None
     repeats: int = 7
     preparation: PreparationName = "dealer"
 
@@ -33,7 +34,7 @@ class Setting:
             self.link if self.link != "loopback" else "",
             f"batch{self.batch}" if self.batch != 1 else "",
             f"threads{self.threads}" if self.threads != 1 else "",
-            self.comparison if self.comparison != "dcf" else "",
+            self.comparison or "",
             self.preparation if self.preparation != "dealer" else "",
         ]
         return "".join(f"-{part}" for part in parts if part)
@@ -75,6 +76,8 @@ FULL = (
     Case("efficientnet_b2", 224, 50_000, (Setting(repeats=3),)),
     Case("efficientnet_b2", 224, 500_000, (Setting(repeats=3),)),
     Case("resnet20", 32, 5_652, (Setting(), TOGETHER)),
+    *(Case("resnet20", 32, relus) for relus in (18_842, None)),  # these and the next: the zoo's
+    *(Case("resnet32", 32, relus) for relus in (9_093, 30_310, 90_931, None)),
 )
 
 
@@ -86,18 +89,8 @@ def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
         if setting.threads > 1 and 2 * setting.threads > cores:
             warn(f"{case.name}{setting.suffix}: left out, {cores} cores cannot give both parties {setting.threads}")
             continue
-        yield (
-            case.name + setting.suffix,
-            measure(
-                program,
-                random_inputs(program, setting.batch),
-                repeats=setting.repeats,
-                link=setting.link,
-                threads=setting.threads,
-                comparison=setting.comparison if setting.preparation == "dealer" else None,
-                preparation=setting.preparation,
-            ),
-        )
+        options = {key: value for key, value in vars(setting).items() if key != "batch"}
+        yield case.name + setting.suffix, measure(program, random_inputs(program, setting.batch), **options)
 
 
 def measure_all(scope: Literal["quick", "full"], only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -111,6 +104,7 @@ def measure_all(scope: Literal["quick", "full"], only: str = "") -> Iterator[tup
         "peers": peers.measure,
         "kernels": kernels.measure,
         "cost": processor.measure,
+        "link": link.measure,
     }
     if scope == "full":
         singles |= {"growth": growth.measure, "training/speed": train.measure}

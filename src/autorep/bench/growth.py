@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,10 @@ from autorep.bench.pair import Pair
 from autorep.models.resnet import ResNet
 from autorep.program.ir import Activation, Program
 
-# What is measured of every query: label -> (figure, value in that unit)
-FIGURES: dict[str, str] = {
-    "online, ms": "milliseconds",
-    "sent per party, MB": "online_megabytes",
-    "prepared ahead, MB": "offline_megabytes",
-}
+Sample = dict[str, float]  # of one measured query: x (what varies), rounds, and the FIGURES
+FIGURES = ("online, ms", "sent per party, MB", "prepared ahead, MB")
 LINEAR = 1e-3  # largest residual of a line through bytes, as a share of their range
 SHARE = 0.1  # of the ReLUs kept where ReLUs are not what varies
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One measured query; `x` is what varies."""
-
-    x: float
-    milliseconds: float
-    online_megabytes: float
-    offline_megabytes: float
-    rounds: int
 
 
 def sample(x: float, program: Program, batch: int, repeats: int) -> Sample:
@@ -43,7 +27,8 @@ def sample(x: float, program: Program, batch: int, repeats: int) -> Sample:
         queries = [pair.query(images) for _ in range(repeats + 1)][1:]
     party = queries[0].parties[0]
     seconds = statistics.median(query.seconds for query in queries)
-    return Sample(x, 1e3 * seconds, party["bytes"] / 1e6, queries[0].offline_bytes / 1e6, party["rounds"])
+    figures = (1e3 * seconds, party["bytes"] / 1e6, queries[0].offline_bytes / 1e6)
+    return {"x": x, "rounds": party["rounds"], **dict(zip(FIGURES, figures))}
 
 
 def line(points: list[tuple[float, float]]) -> dict[str, float]:
@@ -57,25 +42,17 @@ def line(points: list[tuple[float, float]]) -> dict[str, float]:
 
 def curves(name: str, samples: list[Sample]) -> list[dict[str, Any]]:
     """One curve per figure, with its fit."""
-    found = []
-    for label, attribute in FIGURES.items():
-        points = [(sample.x, getattr(sample, attribute)) for sample in samples]
-        found.append({"x": name, "y": label, "points": points, "fit": line(points)})
-    return found
+    points = {figure: [(sample["x"], sample[figure]) for sample in samples] for figure in FIGURES}
+    return [{"x": name, "y": figure, "points": found, "fit": line(found)} for figure, found in points.items()]
 
 
 def verify(name: str, samples: list[Sample], bytes_linear: bool) -> list[dict[str, Any]]:
     """What must hold: the same rounds everywhere and, where claimed, bytes and key material on a line."""
-    rounds = sorted({sample.rounds for sample in samples})
-    checks: list[dict[str, Any]] = [
-        {"check": f"rounds do not depend on {name}", "holds": len(rounds) == 1, "rounds": rounds}
-    ]
-    for curve in curves(name, samples) if bytes_linear else ():
-        if curve["y"].endswith("MB"):
-            residual = curve["fit"]["largest_residual"]
-            check = f"{curve['y']} is linear in {name}"
-            checks.append({"check": check, "holds": residual <= LINEAR, "largest_residual": residual})
-    return checks
+    rounds = sorted({sample["rounds"] for sample in samples})
+    steady = {"check": f"rounds do not depend on {name}", "holds": len(rounds) == 1, "rounds": rounds}
+    linear = [curve for curve in curves(name, samples) if bytes_linear and curve["y"].endswith("MB")]
+    residuals = {f"{curve['y']} is linear in {name}": curve["fit"]["largest_residual"] for curve in linear}
+    return [steady, *({"check": c, "holds": r <= LINEAR, "largest_residual": r} for c, r in residuals.items())]
 
 
 def measure(network: str = "resnet20", repeats: int = 5) -> dict[str, Any]:

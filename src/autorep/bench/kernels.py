@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,48 +67,28 @@ def _best(call: Callable[[], object], quick: bool, seconds: float = 0.3) -> floa
 
 def _limits(quick: bool) -> dict[str, float]:
     """What the processor can do at most, per second of one core, at the active instruction-set level."""
-    sink = np.ones(1, np.uint64)
-    work = 20_000_000
-    buffer = np.ones(1 << 20, np.uint64)
+    sink, work, buffer = np.ones(1, np.uint64), 20_000_000, np.ones(1 << 20, np.uint64)
     target = np.empty_like(buffer)
-    done: dict[str, int] = {}
 
-    def probe(name: str, call: Callable[[], int]) -> float:
-        def counted() -> None:
-            done[name] = call()
+    def probe(call: Callable[[], int]) -> float:
+        return call() / _best(call, quick)  # a call says how much it did, the same at every call
 
-        seconds = _best(counted, quick)
-        return done[name] / seconds
-
-    copied = _best(lambda: np.copyto(target, buffer), quick)
     return {
-        "multiply_add_46_per_s": probe("46", lambda: _core.probe_multiply_add(46, work, sink)),
-        "multiply_add_52_per_s": probe("52", lambda: _core.probe_multiply_add(52, work, sink)),
-        "multiply_add_64_per_s": probe("64", lambda: _core.probe_multiply_add(64, work, sink)),
-        "aes_blocks_per_s": probe("aes", lambda: _core.probe_aes(work // 10, sink)),
-        "copy_bytes_per_s": 2 * buffer.nbytes / copied,
+        **{
+            f"multiply_add_{bits}_per_s": probe(partial(_core.probe_multiply_add, bits, work, sink))
+            for bits in (46, 52, 64)
+        },
+        "aes_blocks_per_s": probe(partial(_core.probe_aes, work // 10, sink)),
+        "copy_bytes_per_s": 2 * buffer.nbytes / _best(lambda: np.copyto(target, buffer), quick),
         "read_bytes_per_s": buffer.nbytes / _best(lambda: _core.probe_read(buffer), quick),
     }
 
 
-@dataclass(frozen=True)
-class Bound:
-    """The shortest possible time, and what sets it."""
-
-    seconds: float
-    by: str
-
-
-@dataclass(frozen=True)
-class Other:
-    """The same work done by another library."""
-
-    name: str
-    seconds: float
+Time = tuple[float, str]  # seconds, and whose: a limit of the processor's, or another library's for the same work
 
 
 def _row(
-    kernel: str, case: str, work: float, unit: str, seconds: float, bound: Bound | None, other: Other | None
+    kernel: str, case: str, work: float, unit: str, seconds: float, bound: Time | None = None, other: Time | None = None
 ) -> dict[str, Any]:
     """One line of the table: `work` units done in `seconds`."""
     return {
@@ -117,54 +97,42 @@ def _row(
         "unit": unit,
         "seconds": seconds,
         "rate": work / seconds,
-        "limit_rate": work / bound.seconds if bound else None,
-        "limited_by": bound.by if bound else None,
-        "fraction_of_limit": bound.seconds / seconds if bound else None,
-        "compared_with": other.name if other else None,
-        "times_faster": other.seconds / seconds if other else None,
+        "limit_rate": work / bound[0] if bound else None,
+        "limited_by": bound[1] if bound else None,
+        "fraction_of_limit": bound[0] / seconds if bound else None,
+        "compared_with": other[1] if other else None,
+        "times_faster": other[0] / seconds if other else None,
     }
 
 
 def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
-    """Direct and Winograd, batch 1, on each layer shape."""
+    """Direct and Winograd, batch 1, on each layer shape.
+
+    The limit: the multiplications that the algorithm makes, or reading its packed weight once.
+    """
     for channels, outputs, side, kernel, stride in QUICK_LAYERS if quick else LAYERS:
         weight, x = _words(outputs, channels, kernel, kernel), _words(1, channels, side, side)
-        theirs = Other("torch int64", _torch_convolution(weight, x, stride, quick))
-        case = f"{channels}→{outputs}, {side}x{side}, {kernel}x{kernel}" + (f" stride {stride}" if stride > 1 else "")
-        candidates = [("direct", BITS)]
-        if kernel == 3 and stride == 1 and channels > 3:
-            candidates.append(("winograd", BITS))
-        if not quick:
-            candidates.append(("direct", 64))
-        for algorithm, bits in candidates:
-            yield _convolution(limits, quick, weight, x, stride, algorithm, bits, case, theirs)
-
-
-def _convolution(
-    limits: dict[str, float],
-    quick: bool,
-    weight: np.ndarray,
-    x: np.ndarray,
-    stride: int,
-    algorithm: Any,
-    bits: int,
-    case: str,
-    theirs: Other,
-) -> dict[str, Any]:
-    """The limit: the multiplications that the algorithm makes, or reading its packed weight once."""
-    padding = weight.shape[2] // 2
-    conv = _native.PackedConv(weight, x.shape[1:], (stride, stride), (padding, padding), bits=bits, algorithm=algorithm)
-    out = conv.run(x)
-    work = weight[0].size * out.size
-    saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(conv.algorithm, (1.0, 0))
-    ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
-    peak = limits[f"multiply_add_{ring}_per_s"]
-    packed = np.ones(conv.packed_bytes // 8, np.uint64)
-    multiply = Bound(work / saved / peak, "multiplier")
-    read = Bound(_best(lambda: _core.probe_read(packed), quick, 0.05), "reading the weight")
-    seconds = _best(lambda: conv.run(x, out), quick)
-    bound = multiply if multiply.seconds > read.seconds else read
-    return _row("convolution", f"{case}, {bits} bits, {conv.algorithm}", work, "MAC", seconds, bound, theirs)
+        theirs = (_torch_convolution(weight, x, stride, quick), "torch int64")
+        layer = f"{channels}→{outputs}, {side}x{side}, {kernel}x{kernel}" + (f" stride {stride}" if stride > 1 else "")
+        winograd = kernel == 3 and stride == 1 and channels > 3
+        ways: list[tuple[Any, int]] = [
+            ("direct", BITS),
+            *[("winograd", BITS)] * winograd,
+            *[("direct", 64)] * (not quick),
+        ]
+        for algorithm, bits in ways:
+            strides, padding = (stride, stride), (kernel // 2, kernel // 2)
+            conv = _native.PackedConv(weight, x.shape[1:], strides, padding, bits=bits, algorithm=algorithm)
+            out = conv.run(x)
+            work, packed = weight[0].size * out.size, np.ones(conv.packed_bytes // 8, np.uint64)
+            saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(conv.algorithm, (1.0, 0))
+            ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
+            multiply = work / saved / limits[f"multiply_add_{ring}_per_s"]
+            read = _best(partial(_core.probe_read, packed), quick, 0.05)
+            bound = max((multiply, "multiplier"), (read, "reading the weight"))
+            seconds = _best(partial(conv.run, x, out), quick)
+            case = f"{layer}, {bits} bits, {conv.algorithm}"
+            yield _row("convolution", case, work, "MAC", seconds, bound, theirs)
 
 
 def _torch_convolution(weight: np.ndarray, x: np.ndarray, stride: int, quick: bool) -> float:
@@ -181,8 +149,8 @@ def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
 
     blocks_per_s = limits["aes_blocks_per_s"]
 
-    def bound(blocks: int) -> Bound | None:
-        return Bound(blocks / blocks_per_s, "AES") if blocks_per_s else None
+    def bound(blocks: int) -> Time | None:
+        return (blocks / blocks_per_s, "AES") if blocks_per_s else None
 
     out = np.empty(1 << 20, np.uint64)
     zeros, sink = bytes(out.nbytes), bytearray(out.nbytes + 15)
@@ -191,7 +159,7 @@ def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
         Cipher(algorithms.AES(bytes(16)), modes.CTR(bytes(16))).encryptor().update_into(zeros, sink)
 
     seconds = _best(lambda: _native.prg(bytes(16), out, BITS), quick)
-    other = Other("cryptography", _best(library, quick))
+    other = (_best(library, quick), "cryptography")
     yield _row("generator", f"{BITS}-bit words", out.nbytes, "byte", seconds, bound(out.size // 2), other)
 
     n, large, small = DCF
@@ -201,15 +169,15 @@ def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     keys = _native.dcf_gen(alpha, beta, *DCF, root0, root1, bytes(32))
     case = f"n={n}, {large}+{large}+{small} bits"
     seconds = _best(lambda: _native.dcf_gen(alpha, beta, *DCF, root0, root1, bytes(32)), quick)
-    yield _row("comparison keys", case, count, "key", seconds, bound(count * (8 * n + 2)), None)
+    yield _row("comparison keys", case, count, "key", seconds, bound(count * (8 * n + 2)))
     seconds = _best(lambda: _native.dcf_eval(0, x, *DCF, root0, keys, bytes(32)), quick)
-    yield _row("comparison", case, count, "ReLU", seconds, bound(count * (2 * n + 1)), None)
+    yield _row("comparison", case, count, "ReLU", seconds, bound(count * (2 * n + 1)))
 
     levels, short = n - 7, _native.sign_gen(alpha, n, root0, root1, bytes(32))
     seconds = _best(lambda: _native.sign_gen(alpha, n, root0, root1, bytes(32)), quick)
-    yield _row("short comparison keys", f"n={n}", count, "key", seconds, bound(count * (4 * levels + 2)), None)
+    yield _row("short comparison keys", f"n={n}", count, "key", seconds, bound(count * (4 * levels + 2)))
     seconds = _best(lambda: _native.sign_eval(0, x, n, root0, short, bytes(32)), quick)
-    yield _row("short comparison", f"n={n}", count, "ReLU", seconds, bound(count * (levels + 1)), None)
+    yield _row("short comparison", f"n={n}", count, "ReLU", seconds, bound(count * (levels + 1)))
 
 
 def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
@@ -238,43 +206,29 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
         s, r, m = np.where(flip, 1 - s, s), np.where(flip, b - r, r), np.where(flip, c - m, m)
         return a * s - r + ((bit * m) << np.uint64(BITS - 16))
 
+    def numpy_and() -> np.ndarray:
+        return e ^ (a & d) ^ (b & c)
+
     def numpy_pack() -> np.ndarray:
         bits = np.unpackbits(a.view(np.uint8), bitorder="little").reshape(n, 64)[:, :BITS]
         return np.packbits(bits, bitorder="little")
 
-    def ours_of(call: Callable[..., object], *arguments: object) -> Callable[[], object]:
-        return lambda: call(*arguments)
-
-    some = "15/16 of the positions"
+    some, word, plane = "15/16 of the positions", f"{BITS} bits", f"{planes} planes"
     cases: list[tuple[str, str, int, float, Callable[[], object], Callable[[], object] | None]] = [
-        ("pack", f"{BITS} bits", n, 8 + BITS / 8, ours_of(_native.pack, a, BITS), numpy_pack),
-        ("unpack", f"{BITS} bits", n, 8 + BITS / 8, ours_of(_native.unpack, packed, n, BITS), None),
-        ("open", f"{BITS} bits", n, 16 + BITS / 8, ours_of(_native.open_packed, b, packed, BITS), None),
-        ("bit planes", f"{planes} planes", n, 8 + planes / 8, ours_of(_native.bit_planes, a, planes), None),
-        (
-            "words of planes",
-            f"{planes} planes",
-            n,
-            8 + planes / 8,
-            ours_of(_native.from_bit_planes, plane_words, n),
-            None,
-        ),
-        (
-            "AND layer",
-            "64 bits a word",
-            n,
-            48,
-            ours_of(_native.and_layer, 0, a, b, c, d, e),
-            lambda: e ^ (a & d) ^ (b & c),
-        ),
+        ("pack", word, n, 8 + BITS / 8, partial(_native.pack, a, BITS), numpy_pack),
+        ("unpack", word, n, 8 + BITS / 8, partial(_native.unpack, packed, n, BITS), None),
+        ("open", word, n, 16 + BITS / 8, partial(_native.open_packed, b, packed, BITS), None),
+        ("bit planes", plane, n, 8 + planes / 8, partial(_native.bit_planes, a, planes), None),
+        ("words of planes", plane, n, 8 + planes / 8, partial(_native.from_bit_planes, plane_words, n), None),
+        ("AND layer", "64 bits a word", n, 48, partial(_native.and_layer, 0, a, b, c, d, e), numpy_and),
         ("quadratic", some, k, 64, quadratic, numpy_quadratic),
-        ("ReLU share", "", n, 96, ours_of(_native.relu_share, a, bit, flip, 1, v, b, c, e, f, g, BITS, 16), numpy_relu),
-        ("gather", some, k, 24, ours_of(_native.gather, opened, index), lambda: flat[index]),
-        ("scatter", some, k, 24, ours_of(_native.scatter_shift, scattered, index, p0, 20), None),
+        ("ReLU share", "", n, 96, partial(_native.relu_share, a, bit, flip, 1, v, b, c, e, f, g, BITS, 16), numpy_relu),
+        ("gather", some, k, 24, partial(_native.gather, opened, index), lambda: flat[index]),
+        ("scatter", some, k, 24, partial(_native.scatter_shift, scattered, index, p0, 20), None),
     ]
     for kernel, case, count, moved, ours, theirs in cases:
-        other = Other("numpy", _best(theirs, quick, 0.1)) if theirs else None
-        bound = Bound(count * moved / limits["copy_bytes_per_s"], "copying")
+        other = (_best(theirs, quick, 0.1), "numpy") if theirs else None
+        bound = (count * moved / limits["copy_bytes_per_s"], "copying")
         yield _row(kernel, case, count, "element", _best(ours, quick), bound, other)
 
 
@@ -289,8 +243,8 @@ def _preparing(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]
         ("receiver", lambda: receiver.extend(0, choices), 6),
         ("sender", lambda: sender.extend(0, message), 8),
     ):
-        bound = Bound(count * each / blocks, "AES") if blocks else None
-        yield _row("transfer", case, count, "transfer", _best(call, quick), bound, None)
+        bound = (count * each / blocks, "AES") if blocks else None
+        yield _row("transfer", case, count, "transfer", _best(call, quick), bound)
     for ring in (linear_ring(), slot_ring()):
         x, polynomials = ring.uniform(bytes(16), 8), 8 * len(ring.primes)
         w, y = ring.uniform(bytes(16), 16), np.stack([ring.uniform(bytes([i]) * 16, 8) for i in range(16)], 1)
@@ -299,7 +253,7 @@ def _preparing(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]
             ("inverse", lambda ring=ring, x=x: ring.inverse(x), polynomials),
             ("dot of 16", lambda ring=ring, w=w, y=y: ring.dot(w, y), 16 * polynomials),
         ):
-            yield _row("transform", f"n = {ring.n}, {case}", work, "polynomial", _best(call, quick), None, None)
+            yield _row("transform", f"n = {ring.n}, {case}", work, "polynomial", _best(call, quick))
 
 
 def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
@@ -312,7 +266,7 @@ def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[s
     site.mask.copy_(torch.rand(site.mask.shape) < 0.1)
     z = torch.randn(16, 64, 32, 32).contiguous(memory_format=torch.channels_last).requires_grad_()
     gradient = torch.randn_like(z)
-    ours, theirs = site(z), site.reference(z)[0]
+    ours, reference = site(z), site.reference(z)[0]
     wanted = [z, site.aux, site.coefficients]
 
     def backward(x: torch.Tensor) -> Callable[[], object]:
@@ -320,14 +274,11 @@ def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[s
 
     cases: list[tuple[str, int, Callable[[], object], Callable[[], object]]] = [
         ("forward", 8, lambda: site(z), lambda: site.reference(z)),
-        ("backward", 12, backward(ours), backward(theirs)),
+        ("backward", 12, backward(ours), backward(reference)),
     ]
     for case, moved, call, other in cases:
-        bound = Bound(z.numel() * moved / limits["copy_bytes_per_s"], "copying")
-        seconds = _best(call, quick)
-        yield _row(
-            "masked activation", case, z.numel(), "element", seconds, bound, Other("torch", _best(other, quick, 0.1))
-        )
+        bound, theirs = (z.numel() * moved / limits["copy_bytes_per_s"], "copying"), (_best(other, quick, 0.1), "torch")
+        yield _row("masked activation", case, z.numel(), "element", _best(call, quick), bound, theirs)
 
 
 def _words(*shape: int) -> np.ndarray:

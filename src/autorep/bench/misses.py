@@ -67,17 +67,15 @@ def misses(program: Program, images: np.ndarray, changes: dict[str, Change] = CH
 
 def answer_costs(program: Program) -> list[dict[str, Any]]:
     """What each kind of answer adds to one query."""
-    rows = []
     kinds: list[tuple[AnswerName, bool]] = [("logits", False), ("logits", True), ("class", True), ("top-5", True)]
-    for gives, checked in kinds:
-        counted = cost(answering(program, gives, checked))
-        rows.append(
-            {
-                "answer": gives,
-                "checked": checked,
-                "rounds": counted.rounds,
-                "online_bytes_per_party": counted.online_bytes_per_party,
-                "offline_bytes": sum(counted.offline_bytes(party) for party in (0, 1)),
-            }
-        )
-    return rows
+    costs = [(gives, checked, cost(answering(program, gives, checked))) for gives, checked in kinds]
+    return [
+        {
+            "answer": gives,
+            "checked": checked,
+            "rounds": counted.rounds,
+            "online_bytes_per_party": counted.online_bytes_per_party,
+            "offline_bytes": sum(counted.offline_bytes(party) for party in (0, 1)),
+        }
+        for gives, checked, counted in costs
+    ]

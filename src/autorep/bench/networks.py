@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from autorep import models
-from autorep.compiler.compile import compile_program
+from autorep.compiler.compile import compile_program, sketch_program
 from autorep.errors import BudgetError, ConfigError
 from autorep.program.ir import Activation, Program
-from autorep.replacement import replace_activations_
+from autorep.replacement import count_relus, replace_activations_
 from autorep.replacement.api import Replacement
 
 KINDS = ("relu", "relu6", "silu")
@@ -63,6 +63,22 @@ def compile_random(
     _settle_batch_norms_(model, batches)
     model.eval()
     return compile_program(model, [images.numpy() for images in batches], name=name)
+
+
+def sketch(
+    network: str, image_size: int | None = None, relus: int | None = None, classes: int | None = None
+) -> Program:
+    """A network by name with random weights and widths for assumed ranges, keeping `relus` ReLUs spread evenly."""
+    spec = models.spec(network)
+    size = spec.image_size if image_size is None else image_size
+    model = models.create(network, classes, size).eval()
+    example = torch.zeros(2, spec.channels, size, size)
+    total = count_relus(model, example, KINDS)["total"]
+    if relus is not None:
+        if not 0 <= relus <= total:
+            raise BudgetError(f"{network} at {size}×{size} has {total:,} ReLUs; cannot keep {relus:,}")
+        spread_(replace_activations_(model, example, kinds=KINDS), relus)
+    return sketch_program(model, example)
 
 
 def keep_relus(program: Program, relus: int) -> Program:

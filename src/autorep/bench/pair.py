@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from autorep import _native
-from autorep.bench import channel
-from autorep.bench.processes import Processes
+from autorep.bench.processes import Processes, receive, send
 from autorep.mpc import tls
 from autorep.mpc.blinding import Blinding
 from autorep.mpc.comparisons import ComparisonName
@@ -36,7 +35,8 @@ class Query:
         prepare_seconds: the slower party's own part of the offline phase.
         dealer_cpu_seconds, prepare_cpu_seconds: processor time of the same, of both parties together.
         offline_bytes: of both kits.
-        making: what each party measured of making kits without a dealer, as parts of one kit.
+        making: what each party measured of making kits without a dealer, for one kit: "total" and its parts by name
+            (see `two_party.account`).
         parties: what each party process measured (see `worker`).
     """
 
@@ -48,7 +48,7 @@ class Query:
     prepare_cpu_seconds: float
     offline_bytes: int
     parties: list[dict[str, Any]]
-    making: list[dict[str, float]]
+    making: list[dict[str, dict[str, float]]]
 
 
 AT_ONCE = 4  # kits that two servers make together
@@ -72,7 +72,7 @@ class Pair:
     ) -> None:
         self.program, self.link, self.threads = program, link, threads
         self.comparison, self.preparation = comparison, preparation
-        self._made: list[list[dict[str, float]]] = []
+        self._made: list[list[dict[str, dict[str, float]]]] = []
         self._processes: Processes | None = None
 
     def __enter__(self) -> Pair:
@@ -106,29 +106,24 @@ class Pair:
             "link": self.link,
             "threads": self.threads,
         }
-        own = [
-            {
-                "party": party,
-                "model_seed": blinding.seeds[party].hex(),
-                "cores": [cores[party % len(cores)]] if self.threads == 1 else cores,
-            }
-            for party in (0, 1)
-        ]
-        self._processes.send([common | message for message in own])
-        port = channel.receive(self._processes.controls[0])[0]
-        channel.send(self._processes.controls[1], port)
+        seeds = [seed.hex() for seed in blinding.seeds]
+        own = [[cores[party % len(cores)]] if self.threads == 1 else cores for party in (0, 1)]
+        self._processes.send([{**common, "party": i, "model_seed": seeds[i], "cores": own[i]} for i in (0, 1)])
+        port = receive(self._processes.controls[0])[0]
+        send(self._processes.controls[1], port)
         self.started = self._processes.gather()[0]
 
     def query(self, images: np.ndarray) -> Query:
         """One private inference of a batch, offline phase included, each phase timed apart."""
         assert self._processes is not None
         paths = [Path(self._folder.name) / f"kit{party}" for party in (0, 1)]
-        making: list[dict[str, float]] = []
+        making: list[dict[str, dict[str, float]]] = []
         if self.dealer is None:
             making = self._make(len(images))
-            dealer_seconds = max(entry["seconds"] for entry in making)
-            dealer_cpu = sum(entry["cpu_seconds"] for entry in making)
-            offline_bytes = int(sum(entry["kit_bytes"] for entry in making))
+            totals = [entry["total"] for entry in making]
+            dealer_seconds = max(total["seconds"] for total in totals)
+            dealer_cpu = sum(total["cpu_seconds"] for total in totals)
+            offline_bytes = int(sum(total["kit_bytes"] for total in totals))
         else:
             clock = time.thread_time if self.threads == 1 else time.process_time  # torch may have threads that spin
             started, cpu = time.perf_counter(), clock()
@@ -157,11 +152,16 @@ class Pair:
             making,
         )
 
-    def _make(self, batch: int) -> list[dict[str, float]]:
+    def _make(self, batch: int) -> list[dict[str, dict[str, float]]]:
         """One kit at each party, of those made together; what it took, shared among them."""
         assert self._processes is not None
         if not self._made:
             self._processes.send([{"do": "make", "count": AT_ONCE, "batch": batch}] * 2)
             measured = self._processes.gather()[0]
-            self._made = [[{name: value / AT_ONCE for name, value in m.items()} for m in measured]] * AT_ONCE
+            self._made = [[{name: _part_of(m[name]) for name in m} for m in measured]] * AT_ONCE
         return self._made.pop()
+
+
+def _part_of(spent: dict[str, float]) -> dict[str, float]:
+    """One kit's part of what `AT_ONCE` took together."""
+    return {name: value / AT_ONCE for name, value in spent.items()}

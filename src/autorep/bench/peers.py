@@ -25,8 +25,8 @@ FOLDER = Path("build") / "peers"
 VARIANTS: dict[str, int | None] = {"all ReLUs": None, "12,900 ReLUs": 12_900, "all quadratic": 0}
 NOTES = (
     "Secret image and secret weights in both systems, semi-honest, two processes on loopback, one thread each, from "
-    "shares of the image to shares of the logits. Ours also hides the quadratics' coefficients and encrypts the link "
-    "(TLS 1.3); CrypTen gets public coefficients and a plain link.",
+    "shares of the image to shares of the logits. Ours also hides the quadratics' coefficients and encrypts the link; "
+    "CrypTen gets public coefficients and a plain link.",
     "CrypTen makes its triples in line, from generators that both parties know (its default provider): its seconds "
     'contain that, and are what a user of it waits for. Ours are made ahead by a dealer; the rows "with dealer" '
     "add making both kits and both parties' preparation to the online seconds. "
@@ -134,8 +134,8 @@ def _ours(
         "offline_bytes": queries[0].offline_bytes,
     }
     if making := queries[0].making:
-        dealt["bytes_per_party"] += max(entry["sent"] for entry in making)
-        made = statistics.median(max(entry["cpu_seconds"] for entry in query.making) for query in queries)
+        dealt["bytes_per_party"] += max(int(entry["total"]["sent"]) for entry in making)
+        made = statistics.median(max(entry["total"]["cpu_seconds"] for entry in query.making) for query in queries)
         prepared = statistics.median(query.prepare_cpu_seconds for query in queries) / 2
         dealt["cpu_seconds_per_party"] = online_cpu + made + prepared
     return [{"system": way.name, **common, **online}, {"system": f"{way.name}, {way.offline}", **common, **dealt}]

@@ -15,6 +15,17 @@ from autorep.mpc.two_party.names import PreparationName, checked_comparison
 from autorep.program.ir import Activation, Program
 
 LinkName = Literal["loopback", "lan", "wan"]
+WORDS = {  # what people call an operation; those that only move or add numbers are "other"
+    "Conv": "convolution",
+    "Linear": "linear",
+    "Affine": "scale and shift",
+    "Activation": "activation",
+    "Sign": "activation",
+    "Requantize": "requantise",
+    "MaxPool": "max pooling",
+    "Product": "product",
+    "Input": "input",
+}
 TOLERANCE = 1e-2  # secure against fixed logits: the rounding bits differ, nothing else may
 
 
@@ -35,6 +46,7 @@ def measure(
     checked = min(len(images), 2)
     expected = program.run(images[:checked], mode="fixed")
     difference = max(float(np.abs(query.logits[:checked] - expected).max()) for query in queries)
+    counted = cost(program, len(images), comparison, preparation)
     facts = {
         "network": program.info["name"],
         "image_size": program.input.shape[-1],
@@ -43,7 +55,8 @@ def measure(
         "threads": threads,
         "comparison": comparison,
         "preparation": preparation,
-        "estimate": cost(program, len(images), comparison).latency(link),
+        "estimate": counted.latency(link),
+        **({} if preparation == "dealer" else {"making_estimate": counted.making_latency(link)}),
         "difference_to_fixed": difference,
         "agrees": difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())),
     }
@@ -92,11 +105,22 @@ def _making(queries: list[Query]) -> dict[str, Any]:
     """What two servers without a dealer spent on one kit, `AT_ONCE` made together."""
     if not queries[0].making:
         return {}
-    made = [entry for query in queries for entry in query.making]
+    parts = {
+        name: {
+            "seconds": statistics.median(max(entry[name]["seconds"] for entry in query.making) for query in queries),
+            "cpu_seconds_per_party": statistics.median(
+                entry[name]["cpu_seconds"] for query in queries for entry in query.making
+            ),
+            "bytes": sum(entry[name]["sent"] for entry in queries[0].making),
+        }
+        for name in queries[0].making[0]
+    }
+    total = parts.pop("total")
     return {
         "made_at_once": AT_ONCE,
-        "making_cpu_seconds_per_party": statistics.median(entry["cpu_seconds"] for entry in made),
-        "making_bytes": sum(entry["sent"] for entry in queries[0].making),
+        "making_cpu_seconds_per_party": total["cpu_seconds_per_party"],
+        "making_bytes": total["bytes"],
+        "making_parts": parts,
     }
 
 
@@ -119,3 +143,11 @@ def _layers(program: Program, runs: list[dict[str, Any]]) -> list[dict[str, Any]
             }
         )
     return rows
+
+
+def layer_seconds(program: Program, image: np.ndarray, repeats: int = 15) -> list[tuple[str, str, float]]:
+    """(name, kind, median seconds at party 0, exchanges included) of every operation, for one image."""
+    with Pair(program) as pair:
+        runs = [pair.query(image).parties[0]["operations"] for _ in range(repeats)]
+    kinds = [WORDS.get(type(op).__name__, "other") for op in program.ops]
+    return [(op.name, kind, statistics.median(run[op.name] for run in runs)) for op, kind in zip(program.ops, kinds)]

@@ -10,14 +10,13 @@ import torch
 from tqdm import tqdm
 
 from autorep import data, zoo
-from autorep.compiler.compile import compile_program
 from autorep.mpc.local import LocalPair
 from autorep.mpc.two_party.names import PreparationName
 from autorep.program.agreement import agreement, rounding_error
 from autorep.program.ir import Program
+from autorep.training.compiled import RANGE_IMAGES, compile_saved
 from autorep.training.saved import SavedModel
 
-CALIBRATION_IMAGES = 512
 ERROR_IMAGES, ERROR_RUNS = 50, 6  # what the documented rounding error is measured on
 
 
@@ -35,7 +34,9 @@ def private_accuracy(
     program = calibrated(saved, dataset)
     exact = program.run(images, mode="float")
     fixed = program.run(images, mode="fixed")
-    private = _private(program, images, batch, progress, preparation)
+    parts = [images[start : start + batch] for start in range(0, count, batch)]
+    with LocalPair(program, timeout=600.0, preparation=preparation) as pair:
+        private = np.concatenate([pair.run(part) for part in tqdm(parts, "private queries", disable=not progress)])
     compared = agreement(fixed, private, rounding_error(program, images[:ERROR_IMAGES], ERROR_RUNS))
     return {
         "images": count,
@@ -56,20 +57,7 @@ def private_accuracy(
 
 def calibrated(saved: SavedModel, dataset: data.Dataset) -> Program:
     """The model compiled on training images."""
-    return compile_program(
-        saved.model,
-        np.array_split(pixels(dataset.train, CALIBRATION_IMAGES), CALIBRATION_IMAGES // 64),
-        class_names=dataset.classes,
-        normalize=(dataset.mean, dataset.std),
-    )
-
-
-def _private(
-    program: Program, images: np.ndarray, batch: int, progress: bool, preparation: PreparationName
-) -> np.ndarray:
-    parts = [images[start : start + batch] for start in range(0, len(images), batch)]
-    with LocalPair(program, timeout=600.0, preparation=preparation) as pair:
-        return np.concatenate([pair.run(part) for part in tqdm(parts, "private queries", disable=not progress)])
+    return compile_saved(saved, pixels(dataset.train, RANGE_IMAGES))
 
 
 def pixels(images: data.Images, count: int) -> np.ndarray:

@@ -1,8 +1,12 @@
-"""Two party processes of a benchmark, each with a control connection: started, asked, stopped."""
+"""Two party processes of a benchmark, each with a control connection: started, asked, stopped.
+
+A message is a JSON object and raw blobs, over a local socket.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -11,7 +15,26 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from autorep.bench import channel
+from autorep.errors import ProtocolError
+
+
+def send(connection: Connection, message: dict[str, Any], *blobs: Any) -> None:
+    """One message; blobs are anything with a contiguous buffer."""
+    connection.send_bytes(json.dumps({**message, "blobs": len(blobs)}).encode())
+    for blob in blobs:
+        connection.send_bytes(memoryview(blob).cast("B"))
+
+
+def receive(connection: Connection) -> tuple[dict[str, Any], list[bytes]]:
+    """The next message; an `error` that the other end reported is raised here."""
+    try:
+        message = json.loads(connection.recv_bytes())
+        blobs = [connection.recv_bytes() for _ in range(message.pop("blobs"))]
+    except EOFError:
+        raise ProtocolError("a party process of the benchmark ended; its error is above") from None
+    if "error" in message:
+        raise ProtocolError(f"party process: {message['error']}")
+    return message, blobs
 
 
 class Processes:
@@ -38,18 +61,18 @@ class Processes:
     def send(self, messages: Sequence[dict[str, Any]], blobs: Sequence[Any] | None = None) -> None:
         """One message to each, with one blob each where given."""
         for party, control in enumerate(self.controls):
-            channel.send(control, messages[party], *([] if blobs is None else [blobs[party]]))
+            send(control, messages[party], *([] if blobs is None else [blobs[party]]))
 
     def gather(self) -> tuple[list[dict[str, Any]], list[bytes]]:
         """Both answers, and the first blob of each."""
-        answers = [channel.receive(control) for control in self.controls]
+        answers = [receive(control) for control in self.controls]
         return [message for message, _ in answers], [blobs[0] for _, blobs in answers if blobs]
 
     def stop(self) -> None:
         """End both; one that does not answer is killed."""
         for control in self.controls:
             with contextlib.suppress(OSError):  # that process ended already
-                channel.send(control, {"do": "stop"})
+                send(control, {"do": "stop"})
             control.close()
         for process in self._processes:
             try:

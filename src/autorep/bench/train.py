@@ -7,6 +7,8 @@
 - following, penalty: the paper's recipe in its first epoch, whose polynomials follow the running moments, and later;
 - default, faithful: a step of either recipe on average, each phase weighed by how long it lasts.
 
+`measure_methods` takes the steps of every method that chooses single ReLUs instead, each before its freeze.
+
 The bars: a replacement step takes at most 1.35 times as long as a distillation step of the same network, and the
 default recipe, which also stresses its networks, at most 1.2 times as long as the faithful one.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -25,13 +27,15 @@ from torch.nn import functional as F
 from autorep import _native, models
 from autorep.replacement import replace_activations_
 from autorep.replacement.course import Course
-from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance, stage_names
+from autorep.replacement.functions import function
+from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance
 from autorep.training.settings import ReplaceSettings
 from autorep.training.trainer import weights_optimizer
 
 PHASES = {"default": ("replacement", "fine_tuning"), "faithful": ("following", "penalty")}
 STEPS = ("baseline", "distillation", *PHASES["default"], *PHASES["faithful"])
 KINDS = (*STEPS, *PHASES)
+METHODS = ("ramp", "penalty", "snl", "snip", "taylor", "senet", "bcd", "random", "uniform")  # of single ReLUs
 BARS = {"replacement_over_distillation": 1.35, "default_over_faithful": 1.2}
 
 
@@ -43,26 +47,9 @@ def measure(
     precision: Literal["float32", "bfloat16"] = "float32",
 ) -> dict[str, Any]:
     """Median step time of each kind for each network on random images; kinds take turns, so noise hits all alike."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    _native.keep_freed_memory()  # as training does
     rows = []
     for network in networks:
-        torch.manual_seed(0)
-        entry = models.spec(network)
-        x = torch.randn(batch_size, entry.channels, entry.image_size, entry.image_size).contiguous(
-            memory_format=torch.channels_last
-        )
-        y = torch.randint(10, (batch_size,))
-        takes = {kind: _step(kind, network, x, y, precision == "bfloat16") for kind in STEPS}
-        times: dict[str, list[float]] = {kind: [] for kind in takes}
-        for number in range(-(-steps // 2) + 2):  # the first two rounds warm up
-            for kind, take in takes.items():
-                started = time.perf_counter()
-                take()
-                take()
-                if number >= 2:
-                    times[kind].append((time.perf_counter() - started) / 2)
+        times = _times(network, STEPS, steps, batch_size, threads, precision == "bfloat16")
         for recipe, (first, second) in PHASES.items():
             share = _first_phase(recipe)
             times[recipe] = [share * a + (1 - share) * b for a, b in zip(times[first], times[second])]
@@ -79,14 +66,56 @@ def measure(
     return {**setup, "bars": BARS, "networks": rows}
 
 
+def measure_methods(
+    network: str = "resnet20",
+    steps: int = 12,
+    batch_size: int = 128,
+    threads: int | None = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
+) -> dict[str, Any]:
+    """How many times as long as a distillation step a step of each method takes, by the median of rounds."""
+    times = _times(network, ("distillation", *METHODS), steps, batch_size, threads, precision == "bfloat16")
+    ratios = {method: round(_ratio(times, method, "distillation"), 3) for method in METHODS}
+    setup = {"batch_size": batch_size, "steps": steps, "threads": torch.get_num_threads(), "precision": precision}
+    return {**setup, "network": network, "bar": BARS["replacement_over_distillation"], "over_distillation": ratios}
+
+
+def _times(
+    network: str, kinds: Sequence[str], steps: int, batch_size: int, threads: int | None, half: bool
+) -> dict[str, list[float]]:
+    """Seconds of a step of each kind on random images, round by round; kinds take turns, so noise hits all alike."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    _native.keep_freed_memory()  # as training does
+    torch.manual_seed(0)
+    entry = models.spec(network)
+    x = torch.randn(batch_size, entry.channels, entry.image_size, entry.image_size).contiguous(
+        memory_format=torch.channels_last
+    )
+    y = torch.randint(10, (batch_size,))
+    takes = {kind: _step(kind, network, x, y, half) for kind in kinds}
+    times: dict[str, list[float]] = {kind: [] for kind in takes}
+    for number in range(-(-steps // 2) + 2):  # the first two rounds warm up
+        for kind, take in takes.items():
+            started = time.perf_counter()
+            take()
+            take()
+            if number >= 2:
+                times[kind].append((time.perf_counter() - started) / 2)
+    return times
+
+
 def _first_phase(recipe: str) -> float:
     """Share of a recipe's steps that belong to its first phase."""
     settings = _settings(recipe)
     return settings.freeze_at if recipe == "default" else settings.penalty.refresh_epochs / settings.epochs
 
 
-def _settings(recipe: str) -> ReplaceSettings:
-    return ReplaceSettings.of("faithful" if recipe == "faithful" else "autorep")
+def _settings(kind: str) -> ReplaceSettings:
+    """Of a recipe, or of a method with all else as by default."""
+    if kind in ("faithful", "snl"):
+        return ReplaceSettings.of(kind)
+    return ReplaceSettings(method=kind) if kind in METHODS else ReplaceSettings()
 
 
 def _ratio(times: dict[str, list[float]], kind: str, other: str) -> float:
@@ -98,17 +127,17 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
     """A function that takes one optimiser step of this kind."""
     model = models.create(network, 10)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this form
-    names = stage_names(model)
-    teacher = Teacher(model, names) if kind != "baseline" else None
+    stages = models.spec(network).stages
+    teacher = Teacher(model, stages) if kind != "baseline" else None
     recipe = next((name for name, phases in PHASES.items() if kind in phases), None)
-    settings = _settings(recipe or "default")
+    settings = _settings(recipe or kind)
     course = None
-    if recipe is not None:
+    if recipe is not None or kind in METHODS:
         assert teacher is not None
-        course = _course(model, x, settings, teacher, kind == PHASES[recipe][0])
+        course = _course(model, x, settings, teacher, recipe is None or kind == PHASES[recipe][0])
     weights = course.handle.weights() if course is not None else list(model.parameters())
     optimizer = weights_optimizer(weights, settings.learning_rate, settings.weight_decay, kind=settings.optimizer)
-    tap = FeatureTap(model, names)
+    tap = FeatureTap(model, stages)
     model.train()
 
     def take() -> None:
@@ -119,13 +148,13 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
         loss = F.cross_entropy(logits, y)
         if answers is not None:
             loss = loss + distillation(logits, answers[0].float(), 4.0)
-        if answers is not None and kind == PHASES["default"][0]:
-            loss = loss + feature_distance(features, answers[1])
         if course is not None:
+            if answers is not None and settings.features and not course.handle.frozen:
+                loss = loss + feature_distance(features, answers[1])
             loss = loss + course.loss()
         loss.backward()
-        if recipe == "default":
-            nn.utils.clip_grad_norm_(weights, 5.0)
+        if course is not None and settings.clip:
+            nn.utils.clip_grad_norm_(weights, settings.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if course is not None:
@@ -136,7 +165,8 @@ def _step(kind: str, network: str, x: Tensor, y: Tensor, half: bool) -> Callable
 
 def _course(model: nn.Module, x: Tensor, settings: ReplaceSettings, teacher: Teacher, first: bool) -> Course:
     """A replacement in the first or the second phase of its recipe, at a tenth of the ReLUs."""
-    handle = replace_activations_(model, x[:1])
+    chosen = function(settings.function)
+    handle = replace_activations_(model, x[:1], degree=chosen.degree, polynomial=chosen.polynomial)
     handle.budget = handle.total // 10
     steps = 400_000
     course = handle.course = Course(
@@ -147,5 +177,5 @@ def _course(model: nn.Module, x: Tensor, settings: ReplaceSettings, teacher: Tea
     if settings.method == "ramp" and not first:
         handle.settle_(handle.require_budget())
     at = round((0.9 if first else 1.1) * _first_phase("default" if settings.method == "ramp" else "faithful") * steps)
-    course.resume_(at, {}, course.average)
+    course.resume_(at, course.selection.state, course.average)
     return course

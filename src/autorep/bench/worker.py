@@ -16,6 +16,7 @@ import os
 import socket
 import sys
 import time
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from autorep import _native
-from autorep.bench import channel
+from autorep.bench import processes
 from autorep.errors import AutorepError, ConfigError
 from autorep.mpc import tls
 from autorep.mpc.blinding import BlindedModel
@@ -59,7 +60,7 @@ class Worker:
     def serve(self) -> None:
         """Answer messages until told to stop."""
         while True:
-            message, blobs = channel.receive(self._control)
+            message, blobs = processes.receive(self._control)
             action = message.pop("do")
             if action == "stop":
                 return
@@ -89,24 +90,29 @@ class Worker:
         if preparation == "dealer":
             self.party.setup(BlindedModel(program, party, self.link, seed, known_as))
         else:
+            self._slow_down(link)  # the makers meet over the same link as the parties
             model = TwoPartyModel(program, party, preparation)
             self.party.setup(model)
             self.maker = Maker(model, self.link)
         _native.keep_freed_memory()
         seconds = time.perf_counter() - started
         once = self.link.ledger.total("offline")
+        if preparation == "dealer":
+            self._slow_down(link)
+        processes.send(self._control, {"setup_seconds": seconds, "setup_bytes": once.sent, "simd": _native.simd()})
+
+    def _slow_down(self, link: str) -> None:
         speed = LINKS[link]
         if speed.bytes_per_second is not None:
             self.link = Throttled(self.link, speed.bytes_per_second, speed.one_way_delay)
-        channel.send(self._control, {"setup_seconds": seconds, "setup_bytes": once.sent, "simd": _native.simd()})
 
     def _connect(self, party: int, keys: Path) -> Transport:
         """Party 0 listens on a free port and tells it; the benchmark passes it on to party 1."""
         if party == 1:
-            port = channel.receive(self._control)[0]["port"]
+            port = processes.receive(self._control)[0]["port"]
             return connect("127.0.0.1", port, tls.client_context(keys / "party1"), "party0", TIMEOUT)
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            channel.send(self._control, {"port": listener.getsockname()[1]})
+            processes.send(self._control, {"port": listener.getsockname()[1]})
             raw, _ = listener.accept()
         return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
 
@@ -119,7 +125,9 @@ class Worker:
         sent = self.link.ledger.total("offline").sent
         self.link.phase = "online"
         sizes = sum(len(kit) for kit in self.kits)
-        channel.send(self._control, {"seconds": seconds, "cpu_seconds": busy, "sent": sent, "kit_bytes": sizes})
+        parts = {name: asdict(spent) for name, spent in self.maker.account.parts.items()}
+        spent = {"seconds": seconds, "cpu_seconds": busy, "sent": sent, "kit_bytes": sizes}
+        processes.send(self._control, {"total": spent, **parts})
 
     def _prepare(self, path: Path) -> None:
         """A dealer's kit is mapped, not read, and its name removed, as the store does."""
@@ -133,7 +141,7 @@ class Worker:
         started, cpu = time.perf_counter(), time.process_time()
         self.query = self.party.prepare(self.party.source(kit))
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        channel.send(self._control, spent)
+        processes.send(self._control, spent)
 
     def _run(self, share: bytes) -> None:
         self.link.ledger = Ledger()
@@ -154,7 +162,7 @@ class Worker:
             "peak_bytes": memory_bytes("VmHWM"),
             "runtime_bytes": self._runtime,
         }
-        channel.send(self._control, result, np.ascontiguousarray(answer))
+        processes.send(self._control, result, np.ascontiguousarray(answer))
 
 
 def main() -> int:
@@ -162,7 +170,7 @@ def main() -> int:
     try:
         Worker(control).serve()
     except (AutorepError, OSError) as error:
-        channel.send(control, {"error": f"{type(error).__name__}: {error}"})
+        processes.send(control, {"error": f"{type(error).__name__}: {error}"})
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Commands around the Program: `autorep check`, `compile`, `compare`, `cost`."""
+"""Commands around the Program: `autorep check`, `compile`, `calibrate`, `compare`, `cost`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from autorep.cli.output import emit, megabytes, table
-from autorep.errors import CheckpointError, ConfigError
+from autorep.cli.named import calibration_pixels, first_pixels, is_network, load_program, network, program_of
+from autorep.cli.output import emit, megabytes, table, writable
+from autorep.errors import ConfigError
+from autorep.settings import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autorep.modes import Differences
+    from autorep.mpc.cost import Cost as CountedCost
     from autorep.program.ir import Program
     from autorep.training.saved import SavedModel
 
@@ -36,22 +39,22 @@ class Check:
     def run(self) -> int:
         from autorep.compiler.compile import check
 
-        network, example = _network(self.model, self.input_shape)
-        problems = check(network, example)
-        text = "\n".join([f"{self.model}: every operation can be compiled", *self._pooling(network, example)])
+        module, example = network(self.model, self.input_shape)
+        problems = check(module, example)
+        text = "\n".join([f"{self.model}: every operation can be compiled", *self._pooling(module, example)])
         if problems:
             lines = [f"{p.path}: {p.operation}, {os.path.relpath(p.source)}\n    {p.advice}" for p in problems]
             text = "\n".join([*lines, f"{len(problems)} operation(s) cannot be compiled"])
         emit({"model": self.model, "problems": [asdict(problem) for problem in problems]}, text, self.json)
         return 1 if problems else 0
 
-    def _pooling(self, network: nn.Module, example: torch.Tensor) -> list[str]:
+    def _pooling(self, module: nn.Module, example: torch.Tensor) -> list[str]:
         from autorep.cli.train import pooling_text
         from autorep.replacement.moments import evaluating
         from autorep.replacement.pooling import max_pools
 
-        with evaluating(network):
-            return pooling_text([asdict(call) for call in max_pools(network, (example,))])
+        with evaluating(module):
+            return pooling_text([asdict(call) for call in max_pools(module, (example,))])
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,12 @@ class Compile:
         from autorep.program.files import program_hash, save, split
         from autorep.training.compiled import compile_saved
 
+        require(self.margin > 0, "margin", self.margin, "a factor above 0; 4 is usual")
+        require(0 <= self.outliers < 1, "outliers", self.outliers, "a share from 0 up to 1")
+        writable(self.out)
         saved = _own(self.model, self.data, self.data_path) if models.is_own(self.model) else zoo.load(self.model)
+        name, side = self.data or saved.info["data"], saved.input_shape[-1]
+        asked = first_pixels(name, self.data_path, side, self.probes, "test") if self.probes else None
         program = compile_saved(
             saved,
             calibration_pixels(saved, self.data, self.data_path, self.images),
@@ -109,9 +117,8 @@ class Compile:
         program = answering(program, self.answer, self.check)
         save(program, self.out / "program")
         split(program, self.out)
-        if self.probes:
-            name, side = self.data or saved.info["data"], saved.input_shape[-1]
-            write_probes(program, _pixels(name, self.data_path, side, self.probes, "test"), self.out / "probes.npz")
+        if asked is not None:
+            write_probes(program, asked, self.out / "probes.npz")
         rows = [
             (
                 _short(row["layer"]),
@@ -127,12 +134,14 @@ class Compile:
         head = ("layer", "operation", "largest", "fits", "headroom bits", "tolerates", "limit")
         digest = program_hash(program)
         error = program.info.get("fixed_error")  # not measured with ranges that were stored
+        bound = program.info.get("fixed_bound")
         text = "\n".join(
             [
                 table(rows, head, "llrrrrl"),
                 f"{len(program.ops)} operations, {program.relu_count:,} kept, {program.input.frac} fractional bits, "
                 f"{program.info['calibration_outliers']} of {program.info['calibration_images']} images set aside"
-                + ("" if error is None else f", fixed point off by {error:.2%} of a typical image's largest logit"),
+                + ("" if error is None else f", fixed point off by {error:.2%} of a typical image's largest logit")
+                + ("" if bound is None else f" (rounding explains up to {bound:.2%})"),
                 f"program {digest[:16]}… in {self.out} (program/ stays with you; public/, party0/, party1/ go out)",
             ]
         )
@@ -145,6 +154,7 @@ class Compile:
             "calibration_outliers": program.info["calibration_outliers"],
             "answer": self.answer,
             "fixed_error": error,
+            "fixed_bound": bound,
             "out": str(self.out),
             "headroom": program.info["headroom"],
         }
@@ -206,24 +216,18 @@ class Calibrate:
         from autorep import zoo
         from autorep.training.compiled import ranges_of
 
+        if not self.models:
+            raise ConfigError("calibrate: name at least one saved model or run directory")
         rows = []
         for name in self.models:
             saved = zoo.load(name)
-            pixels = _pixels(saved.info["data"], self.data_path, saved.input_shape[-1], self.images, "train")
+            pixels = first_pixels(saved.info["data"], self.data_path, saved.input_shape[-1], self.images, "train")
             ranges = ranges_of(saved, pixels)
             path = zoo.note(name, ranges=ranges)
             rows.append({"model": name, "images": ranges["images"], "layers": len(ranges["values"]), "file": str(path)})
         text = table([tuple(row.values()) for row in rows], ("model", "images", "layers", "stored in"), "lrrl")
         emit({"models": rows}, text, self.json)
         return 0
-
-
-def calibration_pixels(saved: SavedModel, data: str | None, path: Path | None, count: int) -> np.ndarray | None:
-    """Training images of the model's data set, or None where they are not at hand but the model knows its ranges."""
-    name = data or saved.info["data"]
-    if path is None and name != "digits" and "ranges" in saved.info:
-        return None
-    return _pixels(name, path, saved.input_shape[-1], count, "train")
 
 
 @dataclass(frozen=True)
@@ -234,8 +238,8 @@ class Compare:
     """Directory that `autorep compile` wrote, or its program/ part."""
     modes: tuple[Literal["float", "fixed", "secure"], Literal["float", "fixed", "secure"]] = ("float", "fixed")
     """The two modes to compare."""
-    data: str = "digits"
-    """Data set to take test images from."""
+    data: str | None = None
+    """Data set to take test images from; default is digits, for a program that takes those."""
     data_path: Path | None = None
     """Archive, folder or .npz file of the data set; not needed for digits."""
     images: int = 4
@@ -248,8 +252,8 @@ class Compare:
     def run(self) -> int:
         from autorep.modes import compare
 
-        program = _load_program(self.program)
-        pixels = _pixels(self.data, self.data_path, program.input.shape[-1], self.images, "test")
+        program = load_program(self.program)
+        pixels = first_pixels(self._data(program), self.data_path, program.input.shape[-1], self.images, "test")
         compared = compare(program, pixels, *self.modes, tolerance=self.tolerance)
         bad = compared.first_bad
         result = {
@@ -261,13 +265,22 @@ class Compare:
         emit(result, _comparison_text(compared), self.json)
         return 1 if bad else 0
 
+    def _data(self, program: Program) -> str:
+        if self.data is None and program.input.shape != (1, 8, 8):
+            shape = "×".join(map(str, program.input.shape))
+            raise ConfigError(
+                f"compare: {self.program} takes {shape} images; name a data set of such with --data and --data-path"
+            )
+        return self.data or "digits"
+
 
 @dataclass(frozen=True)
 class Cost:
     """Rounds, bytes, key material and estimated latency of one private inference, before any training or run."""
 
     model: str | None = None
-    """Network name; built with random weights, ReLUs kept evenly over the layers."""
+    """A network (name or FILE.py:FUNCTION): built with random weights, ReLUs kept evenly over the layers. Or a finished
+    model (zoo name, saved model, run directory): counted as it is."""
     program: Path | None = None
     """Instead of a network: a compiled program's directory."""
     image_size: int | None = None
@@ -279,24 +292,31 @@ class Cost:
     batch: int = 1
     """Images in one query."""
     comparison: Literal["dcf", "short", "bits", "auto"] | None = None
-    """How kept ReLUs are compared; default is dcf with a dealer, bits without; auto: what suits --link (LAN) best."""
+    """How kept ReLUs are compared; default is auto, which takes what suits --link (LAN) best; without a dealer bits."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""
     link: Literal["loopback", "lan", "wan", "all"] = "all"
     """Links to estimate the latency for: LAN is 1 GB/s and 0.1 ms round trip, WAN 100 Mb/s and 40 ms."""
+    measure: bool = False
+    """Estimate the latency for this machine: one party rehearses the query here, in about a second, instead of the
+    constants of one AVX-512 core. With a dealer only."""
+    machines: float | None = None
+    """Euros an hour of one machine. Tells queries a second in steady state, and euros per million of them, where
+    dealer, server 0 and server 1 each have such a machine; measures as --measure does."""
+    cores: int = 2
+    """Cores of each of these machines, each as fast as one of this."""
     json: str | None = None
     """Also write the result as JSON to this file; - prints JSON only."""
 
     def run(self) -> int:
-        from autorep.mpc.choice import choices
+        from autorep.mpc.choice import choices, chosen
         from autorep.mpc.cost import cost
-        from autorep.mpc.two_party.names import checked_comparison
 
-        program, chosen = self._program(), self.comparison
+        require(self.batch >= 1, "batch", self.batch, "at least 1 image in a query")
+        program = self._program()
         compared = choices(program, self.batch) if self.preparation == "dealer" and program.relu_count else None
-        if chosen == "auto":
-            chosen = None if compared is None else compared.best("lan" if self.link == "all" else self.link)
-        comparison = checked_comparison(self.preparation, chosen)
+        link = "lan" if self.link == "all" else self.link
+        comparison = chosen(program, self.comparison, self.preparation, link)
         counted = cost(program, self.batch, comparison, self.preparation)
         pools = [layer for layer in counted.layers if layer.operation == "MaxPool"]
         without = replace(counted, layers=tuple(layer for layer in counted.layers if layer not in pools))
@@ -307,66 +327,55 @@ class Cost:
             "latency_with_average_pooling": {link: without.latency(link) for link in counted.to_json()["latency"]},
         }
         result |= {} if compared is None else compared.to_json()
+        if self.measure or self.machines is not None:
+            result |= self._measured(program, counted, without, link)
         if self.link != "all":
-            for key in ("latency", "latency_with_average_pooling"):
+            for key in {"latency", "latency_with_average_pooling", "preparing_latency"} & set(result):
                 result[key] = {self.link: result[key][self.link]}
         emit(result, _cost_text(result), self.json)
         return 0
+
+    def _measured(self, program: Program, counted: CountedCost, without: CountedCost, link: str) -> dict[str, Any]:
+        """The estimates that depend on a machine, for this one."""
+        from autorep import _native
+        from autorep.mpc.cost import LINKS
+        from autorep.mpc.machines import steady_state
+        from autorep.mpc.rehearsal import LARGEST, rehearse
+
+        if self.preparation != "dealer" or not program.parameters or counted.ring_multiplications > LARGEST:
+            raise ConfigError(
+                "--measure and --machines rehearse a query with a dealer's kit, of a program with its parameters and "
+                f"at most {LARGEST:.0e} multiplications; leave them out for an estimate by constants"
+            )
+        require(self.cores >= 1, "cores", self.cores, "at least 1 core of each machine")
+        _native.set_threads(1)
+        _native.keep_freed_memory()
+        rehearsed = rehearse(program, self.batch, counted.comparison)
+        found: dict[str, Any] = {
+            "measured": {**asdict(rehearsed), "simd": _native.simd()},
+            "latency": {name: rehearsed.latency(counted, name) for name in LINKS},
+            "latency_with_average_pooling": {name: rehearsed.latency(without, name) for name in LINKS},
+        }
+        if self.machines is not None:
+            require(self.machines > 0, "machines", self.machines, "euros an hour of one machine, more than 0")
+            found["machines"] = steady_state(counted, rehearsed, link, self.cores, self.machines).to_json()
+        return found
 
     def _program(self) -> Program:
         if (self.model is None) == (self.program is None):
             raise ConfigError("cost: give either --model NAME or --program DIRECTORY")
         if self.program is not None:
-            return _load_program(self.program)
+            return load_program(self.program)
         assert self.model is not None
-        from autorep.bench.sketch import sketch
+        if not is_network(self.model):
+            if (self.image_size, self.classes, self.relus) != (None, None, None):
+                raise ConfigError(
+                    f"cost: {self.model} is finished: --image-size, --classes and --relus are for networks"
+                )
+            return program_of(self.model)
+        from autorep.bench.networks import sketch
 
         return sketch(self.model, self.image_size, self.relus, self.classes)
-
-
-def _network(name: str, input_shape: tuple[int, ...]) -> tuple[nn.Module, torch.Tensor]:
-    """A torch module and a zero input for it."""
-    import torch
-
-    from autorep import models, zoo
-
-    if name.partition("@")[0] in models.names() or models.is_own(name):
-        spec = models.spec(name)
-        shape = input_shape or (spec.channels, spec.image_size, spec.image_size)
-        return models.create(name), torch.zeros(1, *shape)
-    saved = zoo.load(name)
-    return saved.model, torch.zeros(1, *(input_shape or saved.input_shape))
-
-
-def stored_program(name: str | Path) -> Program | None:
-    """The owner's copy in a directory of `autorep compile` or its program/ part; None where the name is no such."""
-    from autorep.program.files import load
-
-    for folder in (Path(name), Path(name) / "program"):
-        if (folder / "manifest.json").exists():
-            return load(folder)
-    return None
-
-
-def _load_program(directory: Path) -> Program:
-    found = stored_program(directory)
-    if found is None:
-        raise CheckpointError(
-            f"{directory}: no program here; `autorep compile` writes one (OUT/program stays with the model's owner)"
-        )
-    return found
-
-
-def _pixels(data: str, path: Path | None, size: int, count: int, part: Literal["train", "test"]) -> np.ndarray:
-    """The first images of a data set, as float32 pixels in [0, 1]."""
-    import torch
-
-    from autorep.data import load
-
-    images = getattr(load(data, path, size), part)
-    if count < 1:
-        raise ConfigError(f"--images {count}: give at least 1")
-    return images.take(torch.arange(min(count, len(images)))).float().div(255).numpy()
 
 
 def _samples(saved: SavedModel, data: str | None, path: Path | None, count: int) -> list[str]:
@@ -377,7 +386,7 @@ def _samples(saved: SavedModel, data: str | None, path: Path | None, count: int)
 
     if not count:
         return []
-    pixels = _pixels(data or saved.info["data"], path, saved.input_shape[-1], count, "test")
+    pixels = first_pixels(data or saved.info["data"], path, saved.input_shape[-1], count, "test")
     return [picture_address(np.rint(image * 255).astype(np.uint8)) for image in pixels]
 
 
@@ -434,9 +443,29 @@ def _cost_text(result: dict[str, Any]) -> str:
             *_pooling_text(result),
             "",
             table(latency, ("estimate", "one query", "network", "compute"), "lrrr"),
+            *_measured_text(result),
             *_choices_text(result),
         ]
     )
+
+
+def _measured_text(result: dict[str, Any]) -> list[str]:
+    """What the estimates stand on, and what machines of their own would do."""
+    if "measured" not in result:
+        return ["by the constants of one AVX-512 core; --measure estimates for this machine"]
+    found = result["measured"]
+    lines = [
+        f"measured here ({found['simd']}), processor time: dealer {found['dealer_seconds']:.3f} s, prepare "
+        f"{found['prepare_seconds']:.3f} s, online {found['online_seconds']:.3f} s a party and "
+        f"{1e3 * found['link']['round_seconds']:.2f} ms a round"
+    ]
+    if "machines" in result:
+        steady = result["machines"]
+        lines.append(
+            f"a machine each for dealer, server 0 and server 1: {steady['per_second']:.1f} queries a second (limited "
+            f"by {steady['busiest']}), {steady['euros_per_million']:,.2f} euros per million"
+        )
+    return lines
 
 
 def _choices_text(result: dict[str, Any]) -> list[str]:
@@ -476,10 +505,12 @@ def _preparing_text(result: dict[str, Any]) -> list[str]:
     """What the servers send each other where no dealer prepares."""
     if "preparing_bytes" not in result:
         return []
+    estimates = ", ".join(f"{row['seconds']:.2f} s on {link}" for link, row in result["preparing_latency"].items())
     return [
         f"made by the servers themselves: {megabytes(result['preparing_bytes'])} both ways, {result['kits_at_a_time']} "
         f"queries at a time in {result['preparing_flights']} messages; {megabytes(result['preparing_setup_bytes'])} "
-        "once per start"
+        "once per start",
+        f"making one query's kits is estimated at {estimates}",
     ]
 
 

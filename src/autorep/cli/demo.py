@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -63,7 +62,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     import torch
 
     from autorep import data, training
-    from autorep.bench.layers import layer_seconds
+    from autorep.bench.pi import layer_seconds
     from autorep.preprocessing import picture_address
     from autorep.program.agreement import agreement, leads, rounding_error
     from autorep.program.files import save
@@ -198,22 +197,17 @@ def _progress_of(folder: Path, count: int) -> Iterator[None]:
     """A bar that follows the kits arriving in the servers' stores."""
     from tqdm import tqdm
 
-    done = threading.Event()
+    from autorep.service.workers import meanwhile
 
-    def follow() -> None:
-        with tqdm(total=count, desc="correlated randomness", unit="inference") as bar:
-            while not done.wait(0.2):
-                stored = [sum(1 for _ in folder.glob(f"store{party}/*/ready/*")) for party in (0, 1)]
-                bar.update(min(*stored, count) - bar.n)
-            bar.update(count - bar.n)
+    with tqdm(total=count, desc="correlated randomness", unit="inference") as bar:
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+        def follow() -> None:
+            stored = [sum(1 for _ in folder.glob(f"store{party}/*/ready/*")) for party in (0, 1)]
+            bar.update(min(*stored, count) - bar.n)
+
+        with meanwhile(follow, 0.2):
+            yield
+        bar.update(count - bar.n)
 
 
 def _clear(out: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from autorep.cli.output import table
+from autorep.cli.output import table, told, write
 from autorep.errors import ConfigError
 from autorep.settings import nearest, read_toml
 
@@ -39,6 +38,8 @@ class Experiment:
     """Where runs go: processes of this machine, or workers of a Ray cluster (pip install 'autorep[sweep]')."""
     run_missing: bool = True
     """Whether to run what has not finished; --no-run-missing only tells what is there."""
+    record: bool = False
+    """Also keep the outcome under bench/results/experiments, where `autorep report` and the documents find it."""
 
     def run(self) -> int:
         path = find(self.name)
@@ -67,7 +68,8 @@ class Experiment:
                 failed = grids.perform_with_ray(missing, cpus=max(self.threads or 1, 1), out=folder)
             else:
                 failed = grids.perform_all(missing, path, overrides, folder, self.jobs)
-        outcomes = [found for run in runs if (found := grids.outcome(run)) is not None]
+        finished = [(run, found) for run in runs if (found := grids.outcome(run)) is not None]
+        outcomes = [found for _, found in finished]
         verdicts = [
             (claim.text, grids.holds(claim, outcomes, experiment.common_budgets(claim.series)))
             for claim in experiment.claims
@@ -77,8 +79,14 @@ class Experiment:
         head = ("test accuracy, %", *(f"{budget:g} ReLUs" for budget in budgets))
         text = [experiment.title, "", table(rows, head, "l" + "r" * len(budgets)), ""]
         text += [f"paper: {experiment.paper.strip()}", "", *told(verdicts), *(f"FAILED {line}" for line in failed)]
-        record = {"outcomes": [asdict(one) for one in outcomes], "claims": dict(verdicts), "failed": failed}
-        write(folder, text, record)
+        rows_kept = [{**asdict(found), "private_seconds": grids.private_seconds(run)} for run, found in finished]
+        kept = {"title": experiment.title, "outcomes": rows_kept, "claims": dict(verdicts), "failed": failed}
+        kept |= {"network": runs[0].settings.model, "data": runs[0].settings.data}
+        write(folder, text, kept)
+        if self.record:
+            from autorep.bench.record import record
+
+            print(f"wrote {record(f'experiments/{experiment.name}', kept)}", file=sys.stderr)
         if outcomes:
             _figure(folder / "figure.png", experiment.series, outcomes)
         return 1 if failed or any(verdict is False for _, verdict in verdicts) else 0
@@ -92,21 +100,6 @@ def find(name: str) -> Path:
         hint = nearest(path.stem, known) if known else f"there is no folder {FOLDER} with such files here"
         raise ConfigError(f"{path}: no such experiment; {hint}")
     return path
-
-
-def told(verdicts: list[tuple[str, bool | None]]) -> list[str]:
-    """A line a claim."""
-    words = {True: "holds", False: "DOES NOT HOLD", None: "not run yet"}
-    return [f"{words[verdict]}: {text}" for text, verdict in verdicts]
-
-
-def write(folder: Path, text: list[str], record: dict[str, Any]) -> None:
-    """Print the result, and keep it as table.txt and result.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    print("\n".join(text))
-    (folder / "table.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
-    (folder / "result.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    print(f"wrote {folder / 'result.json'}", file=sys.stderr)
 
 
 def _figure(path: Path, names: Any, outcomes: list[Any]) -> None:

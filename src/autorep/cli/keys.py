@@ -10,7 +10,7 @@ from typing import Literal
 
 from autorep import private
 from autorep.cli.main import dispatch, usage
-from autorep.settings import parse
+from autorep.settings import parse, require
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "authority": ("autorep.cli.keys", "Authority", "make a certificate authority, on a machine of its own"),
@@ -23,9 +23,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 def main(prog: str, arguments: Sequence[str]) -> int:
     """One of the commands above, or everything at once for a single machine."""
     if arguments and not arguments[0].startswith("-"):
-        return dispatch("Keys of a deployment.", COMMANDS, prog, arguments)
+        return dispatch("Keys of a deployment.", {"commands": COMMANDS}, prog, arguments)
     if arguments and arguments[0] in ("-h", "--help"):
-        print(usage("Keys of a deployment; without a command, all of them on this machine.", COMMANDS, prog), "\n")
+        title = "Keys of a deployment; without a command, all of them on this machine."
+        print(usage(title, {"commands": COMMANDS}, prog), "\n")
     return parse(Keys, arguments, prog).run()
 
 
@@ -153,6 +154,7 @@ def make_client(folder: Path, name: str) -> tuple[dict[str, str], dict[str, str]
     """Write a client's secret; returns what each server must know of it."""
     from autorep.service.tokens import new_secret, server_token, token_hash
 
+    require(Path(name).name == name, "client name", repr(name), "a name that can be a file's, without /")
     secret = new_secret()
     private.write_text(folder / f"{name}.token", secret + "\n")
     first, second = ({name: token_hash(server_token(secret, party))} for party in (0, 1))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from autorep.cli.named import program_of
 from autorep.errors import ConfigError
-from autorep.settings import parse
-
-if TYPE_CHECKING:
-    from autorep.program.ir import Program
+from autorep.settings import parse, require, warn
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,12 @@ class ServeLocal:
     def run(self) -> int:
         from autorep.service.local import LocalDeployment
 
+        require(0 < self.port < 65535, "port", self.port, "1 to 65534; the second server takes the next one")
+        require(self.lanes >= 1, "lanes", self.lanes, "at least 1")
+        for port in (self.port, self.port + 1):
+            _must_be_free(port)
         program = program_of(self.local, self.data_path)
+        warn("starting a dealer and two servers …")
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
@@ -49,17 +52,13 @@ class ServeLocal:
         return 0
 
 
-def program_of(name: str, data_path: Path | None = None) -> Program:
-    """The program that a directory holds, or that a saved model compiles to."""
-    from autorep.cli.compile import calibration_pixels, stored_program
-
-    if (program := stored_program(name)) is not None:
-        return program
-    from autorep import zoo
-    from autorep.training.compiled import compile_saved
-
-    saved = zoo.load(name)
-    return compile_saved(saved, calibration_pixels(saved, None, data_path, 512))
+def _must_be_free(port: int) -> None:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"port {port}: {error.strerror}; the servers take two ports in a row: choose others with --port"
+        ) from None
 
 
 def main(prog: str, arguments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import select
@@ -13,44 +14,58 @@ from autorep.lazy import missing
 from autorep.settings import nearest, parse
 
 # name -> (module, settings class with a `run` method, one line of help)
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "demo": ("autorep.cli.demo", "Demo", "the whole chain on embedded digits: train, replace, compile, serve, predict"),
-    "count": ("autorep.cli.train", "Count", "count a network's ReLUs, site by site"),
-    "train": ("autorep.cli.train", "Train", "train an all-ReLU baseline"),
-    "replace": ("autorep.cli.train", "Replace", "replace ReLUs down to a budget and fine-tune"),
-    "experiment": ("autorep.cli.experiment", "Experiment", "run a grid of replacements and check what it claims"),
-    "evaluate": ("autorep.cli.train", "Evaluate", "accuracy of a saved model, and how many images leave its range"),
-    "check": ("autorep.cli.compile", "Check", "list every operation the compiler cannot translate"),
-    "compile": ("autorep.cli.compile", "Compile", "compile a trained model to a fixed-point program and split it"),
-    "calibrate": ("autorep.cli.compile", "Calibrate", "store a model's ranges with it: it then compiles without data"),
-    "compare": ("autorep.cli.compile", "Compare", "per-layer difference between float, fixed and secure"),
-    "cost": ("autorep.cli.compile", "Cost", "rounds, bytes and latency before any run"),
-    "keys": ("autorep.cli.keys", "", "certificates of the roles and tokens of clients"),
-    "prepare": ("autorep.cli.serve", "Prepare", "write correlated randomness for two parties to disk"),
-    "import": ("autorep.cli.serve", "Import", "move prepared material into a server's store"),
-    "dealer": ("autorep.cli.serve", "Dealer", "serve correlated randomness to server pairs"),
-    "serve": ("autorep.cli.local", "", "run one of the two inference servers, or with --local all roles here"),
-    "ping": ("autorep.cli.serve", "Ping", "check every link and say what is wrong"),
-    "predict": ("autorep.cli.predict", "Predict", "classify images privately"),
-    "zoo": ("autorep.cli.predict", "Zoo", "list the finished models that ship with the package"),
-    "bench": ("autorep.cli.bench", "", "measure: pi, cost, peers, kernels, train, growth, serve"),
-    "report": ("autorep.cli.report", "Report", "one self-contained HTML file from runs and benchmarks"),
+Commands = dict[str, tuple[str, str, str]]
+GROUPS: dict[str, Commands] = {
+    "try it": {
+        "demo": ("autorep.cli.demo", "Demo", "the whole chain on embedded digits: train, replace, compile, serve, ask"),
+        "zoo": ("autorep.cli.predict", "Zoo", "list the finished models that ship with the package"),
+        "predict": ("autorep.cli.predict", "Predict", "classify images privately"),
+    },
+    "make a model ready": {
+        "check": ("autorep.cli.compile", "Check", "list every operation the compiler cannot translate"),
+        "count": ("autorep.cli.train", "Count", "count a network's ReLUs, site by site"),
+        "cost": ("autorep.cli.compile", "Cost", "rounds, bytes and latency before any run"),
+        "train": ("autorep.cli.train", "Train", "train an all-ReLU baseline"),
+        "replace": ("autorep.cli.train", "Replace", "replace ReLUs down to a budget and fine-tune"),
+        "evaluate": ("autorep.cli.train", "Evaluate", "accuracy of a saved model, and images that leave its range"),
+        "report": ("autorep.cli.report", "Report", "one self-contained HTML file from runs and benchmarks"),
+        "experiment": ("autorep.cli.experiment", "Experiment", "run a grid of replacements and check what it claims"),
+    },
+    "compile it": {
+        "compile": ("autorep.cli.compile", "Compile", "make a trained model a fixed-point program and split it"),
+        "calibrate": ("autorep.cli.compile", "Calibrate", "store a model's ranges: it then compiles without data"),
+        "compare": ("autorep.cli.compile", "Compare", "per-layer difference between float, fixed and secure"),
+    },
+    "serve it": {
+        "serve": ("autorep.cli.local", "", "run one of the two servers, or with --local all roles here"),
+        "keys": ("autorep.cli.keys", "", "certificates of the roles and tokens of clients"),
+        "dealer": ("autorep.cli.serve", "Dealer", "serve correlated randomness to server pairs"),
+        "prepare": ("autorep.cli.serve", "Prepare", "write correlated randomness for two parties to disk"),
+        "import": ("autorep.cli.serve", "Import", "move prepared material into a server's store"),
+        "ping": ("autorep.cli.serve", "Ping", "check every link and say what is wrong"),
+    },
+    "measure": {
+        "bench": ("autorep.cli.bench", "", "pi, cost, peers, kernels, train, growth, depth, serve, and more"),
+    },
 }
+COMMANDS: Commands = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
-def usage(title: str, commands: dict[str, tuple[str, str, str]], prog: str) -> str:
+def usage(title: str, groups: dict[str, Commands], prog: str) -> str:
     """Help text of a command table."""
-    width = max(map(len, commands))
-    lines = [title, "", f"usage: {prog} COMMAND [OPTIONS]", "", "commands:"]
-    lines += [f"  {name:<{width}}  {text}" for name, (_, _, text) in commands.items()]
+    width = max(len(name) for commands in groups.values() for name in commands)
+    lines = [title, "", f"usage: {prog} COMMAND [OPTIONS]"]
+    for heading, commands in groups.items():
+        lines += ["", f"{heading}:", *(f"  {name:<{width}}  {text}" for name, (_, _, text) in commands.items())]
     return "\n".join([*lines, "", f"{prog} COMMAND --help explains one command."])
 
 
-def dispatch(title: str, commands: dict[str, tuple[str, str, str]], prog: str, arguments: Sequence[str]) -> int:
+def dispatch(title: str, groups: dict[str, Commands], prog: str, arguments: Sequence[str]) -> int:
     """Run the command named by the first argument; its module is imported only now."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage(title, commands, prog))
+        print(usage(title, groups, prog))
         return 0 if arguments else 2
+    commands = {name: entry for group in groups.values() for name, entry in group.items()}
     name, rest = arguments[0], arguments[1:]
     if name not in commands:
         raise ConfigError(f"unknown command {name!r}; {nearest(name, list(commands))}")
@@ -92,8 +107,11 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"autorep {__version__}")
         return 0
     try:
-        title = "AutoReP: replace ReLUs, then run the network privately between two servers."
-        return dispatch(title, COMMANDS, "autorep", arguments)
+        title = (
+            "AutoReP: two servers classify a picture, and neither sees the picture, the weights or the answer.\n"
+            "New here? `autorep demo` shows it all; docs/tutorials/own-model.md is for a model of your own."
+        )
+        return dispatch(title, GROUPS, "autorep", arguments)
     except AutorepError as error:
         print(f"autorep: error: {error}", file=sys.stderr)
         return 2
@@ -101,6 +119,14 @@ def _run(arguments: Sequence[str]) -> int:
         if (text := missing(error, f"autorep {arguments[0]}")) == str(error):
             raise
         print(f"autorep: error: {text}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise  # not about a file that the user named
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"autorep: error: {place}{error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("autorep: interrupted", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,8 @@ def describe_inference(result: dict[str, Any]) -> str:
 class Processor(Measurement):
     """Processor time of one query, all parties together: dealer, preparation, computing, exchanges, and the service.
 
-    Then throughput and waiting under load by 1, 4 and 16 clients. `--record cost` writes what `make readme` shows.
+    Then throughput and waiting under load by 1, 4 and 16 clients. About 30 s a row on an idle machine (four rows if no
+    other cases are named), at most three minutes a row. `--record cost` writes what `make readme` shows.
     """
 
     cases: tuple[str, ...] = ()
@@ -151,20 +153,44 @@ class Processor(Measurement):
     """Queries of the engine measured per row; one more warms up."""
     service_queries: int = 20
     """Queries through a deployment on this machine; 0 leaves the service out."""
-    load_seconds: float = 10.0
+    load_seconds: float = 4.0
     """Seconds under load by each number of clients; 0 leaves it out."""
 
     def run(self) -> int:
         from autorep.bench.processor import CASES, Effort, measure
 
-        pairs = [case.partition(":")[::2] for case in self.cases]
-        cases = [(network, parse_relus(relus or "all")) for network, relus in pairs]
-        result = measure(cases or CASES, self.levels, Effort(self.repeats, self.service_queries, self.load_seconds))
+        cases = parse_cases(self.cases) or CASES
+        result = measure(cases, self.levels, Effort(self.repeats, self.service_queries, self.load_seconds))
         texts = [tables.processor(result).text()]
         if self.load_seconds:
             texts.append(tables.load(result).text())
         self.finish(result, "\n\n".join(texts))
         return 0
+
+
+@dataclass(frozen=True)
+class Prediction(Measurement):
+    """Latency as `autorep cost` predicts it on this machine, beside latency as measured between two processes."""
+
+    cases: tuple[str, ...] = ()
+    """Networks and ReLUs to keep, NETWORK:COUNT or NETWORK:all; six of the networks if none is given."""
+    levels: tuple[str, ...] = ()
+    """Instruction-set levels to force, such as avx512 avx2; the processor's best if none is given."""
+    repeats: int = 5
+    """Queries measured per row; one more warms up."""
+
+    def run(self) -> int:
+        from autorep.bench.prediction import CASES, measure
+
+        result = measure(parse_cases(self.cases) or CASES, self.levels, self.repeats)
+        self.finish(result, tables.prediction(result).text())
+        return 0
+
+
+def parse_cases(texts: Sequence[str]) -> list[tuple[str, int | None]]:
+    """Networks and ReLU counts as typed."""
+    pairs = [text.partition(":")[::2] for text in texts]
+    return [(network, parse_relus(relus or "all")) for network, relus in pairs]
 
 
 @dataclass(frozen=True)
@@ -209,19 +235,40 @@ class Kernels(Measurement):
 
 
 @dataclass(frozen=True)
+class Link(Measurement):
+    """Bytes a second between two processes on loopback, both ways at once, one core each: our link, TLS, plain TCP."""
+
+    repeats: int = 30
+    """Exchanges measured of every size; three more warm up."""
+
+    def run(self) -> int:
+        from autorep.bench.link import measure
+
+        result = measure(repeats=self.repeats)
+        self.finish(result, tables.link_speed(result).text())
+        return 0
+
+
+@dataclass(frozen=True)
 class Train(Measurement):
     """Training speed: images a second of baselines, distillation, and both recipes with their phases."""
 
     quick: bool = False
     """ResNet-20 only, few steps."""
+    methods: bool = False
+    """Instead: a step of every method that chooses single ReLUs, ResNet-20, beside a distillation step."""
     threads: int | None = None
     """CPU threads; default is torch's own choice."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward and backward passes."""
 
     def run(self) -> int:
-        from autorep.bench.train import measure
+        from autorep.bench.train import measure, measure_methods
 
+        if self.methods:
+            found = measure_methods("resnet20", 3 if self.quick else 12, threads=self.threads, precision=self.precision)
+            self.finish(found, tables.method_speed(found).text())
+            return 0 if max(found["over_distillation"].values()) <= found["bar"] else 1
         networks = ("resnet20",) if self.quick else ("resnet20", "resnet18")
         result = measure(networks, 3 if self.quick else 12, threads=self.threads, precision=self.precision)
         self.finish(result, tables.speed(result).text())
@@ -244,6 +291,28 @@ class Growth(Measurement):
         checks = [f"{'holds' if check['holds'] else 'FAILS'}: {check['check']}" for check in result["checks"]]
         self.finish(result, "\n".join([tables.growth(result).text(), "", *checks]))
         return 0 if all(check["holds"] for check in result["checks"]) else 1
+
+
+@dataclass(frozen=True)
+class Depth(Measurement):
+    """Fixed point against torch, full ReLU; fails when a class changes though its lead exceeds the rounding error."""
+
+    network: str = "resnet110"
+    """Network by name, with random weights."""
+    images: int = 400
+    """Random images."""
+
+    def run(self) -> int:
+        from autorep.bench.depth import measure
+
+        result = measure(self.network, self.images)
+        clear, kept, error = result["clear"], result["clear_kept"], result["rounding_error"]
+        self.finish(
+            result,
+            f"{result['layers']} layers, {result['relus']} ReLUs: of {self.images} random images {clear} lead by more "
+            f"than the rounding error {error:.3g}; {kept} of these keep the class of torch",
+        )
+        return 0 if result["holds"] else 1
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from autorep.cli.output import emit, table
+from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError, DataError, ProtocolError
+from autorep.settings import warn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +60,9 @@ class Predict:
 
     def run(self) -> int:
         if bool(self.servers) == bool(self.model):
-            raise ConfigError("predict: give either --servers URL0 URL1 or --model NAME")
+            raise ConfigError(
+                "predict: give either --servers URL0 URL1, or --model naming one of `autorep zoo`, a run or a program"
+            )
         if self.model is not None:
             return self._run_locally(self.model)
         from autorep.service.client import Client
@@ -85,6 +88,7 @@ class Predict:
         from autorep.service.local import LocalDeployment
 
         program, names, batch = local_program(model, self.images)
+        warn("starting a dealer and two servers here …")
         with (
             LocalDeployment(program, prepare=min(4, len(batch))) as deployment,
             deployment.client(timeout=self.timeout, concurrency=self.concurrency) as client,
@@ -102,7 +106,7 @@ class Predict:
         facts = (
             f"{len(answers)} image{'s' * (len(answers) > 1)}; "
             f"per image: median {milliseconds:.1f} ms online, {answers[0].rounds} rounds, "
-            f"{answers[0].sent_bytes} bytes sent per server, {answers[0].offline_bytes} bytes prepared ahead"
+            f"{megabytes(answers[0].sent_bytes)} sent per server, {megabytes(answers[0].offline_bytes)} prepared ahead"
         )
         text = table(rows, ("image", "class", "probability", "next"), "llrl") + "\n" + facts
         lost = sum(not answer.in_range for answer in answers)
@@ -136,6 +140,8 @@ class Zoo:
     """Write the result as JSON to this file (- for standard output)."""
 
     def run(self) -> int:
+        from autorep.data.specs import title
+        from autorep.report.table import percent
         from autorep.zoo import catalogue
 
         entries = catalogue()
@@ -143,10 +149,13 @@ class Zoo:
         for name, facts in entries.items():
             relus, total = facts.get("relus"), facts.get("relus_total")
             kept = "all" if relus is None else f"{relus:,} of {total:,}"
-            accuracy = (facts.get("result") or {}).get("test_accuracy")
-            rows.append((name, facts.get("data", ""), kept, "" if accuracy is None else f"{accuracy:.2f}"))
-        text = table(rows, ("name", "data", "ReLUs kept", "test accuracy"), "llrr") if rows else "the zoo is empty"
-        emit({"models": entries}, text, self.json)
+            measured = facts.get("result") or {}
+            accuracies = (percent(measured.get(key)) for key in ("test_accuracy", "teacher_test_accuracy"))
+            rows.append((name, title(facts.get("data", "")), kept, *accuracies))
+        head = ("name", "pictures", "ReLUs kept", "test accuracy", "with all ReLUs")
+        name = next(iter(entries), "NAME")
+        hints = f"ask one:   autorep predict PICTURE --model {name}\nserve one: autorep serve --local {name}"
+        emit({"models": entries}, f"{table(rows, head, 'llrrr')}\n\n{hints}", self.json)
         return 0
 
 
@@ -155,7 +164,7 @@ def load_images(
 ) -> tuple[list[str], np.ndarray]:
     """Names and a batch (N, *shape) from picture files, folders of them and .npy arrays, prepared as `info` says.
 
-    Where the model's owner says nothing, pictures and uint8 arrays become pixels in [0, 1], others stay as they are.
+    Where the model's owner says nothing, only arrays are taken: of uint8 as pixels in [0, 1], others as they are.
     """
     import numpy as np
 
@@ -177,11 +186,12 @@ def load_images(
 
 
 def _read(path: Path, shape: Sequence[int], stated: Preprocessing | None) -> np.ndarray:
-    from autorep.preprocessing import Preprocessing, checked_numbers, checked_pixels
+    from autorep.preprocessing import checked_numbers, checked_pixels, no_pictures
 
     if path.suffix != ".npy":
-        channels, height, width = shape if len(shape) == 3 else (0, 0, 0)
-        return (stated or Preprocessing((channels, height, width))).batch(path)
+        if stated is None:
+            raise no_pictures(shape)
+        return stated.batch(path)
     array = _read_array(path)
     return checked_pixels(array, shape) if stated or array.dtype.kind == "u" else checked_numbers(array, shape)
 
@@ -205,7 +215,7 @@ def _read_array(path: Path) -> np.ndarray:
 
 def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str], np.ndarray]:
     """The program to run here, and the images to run it on."""
-    from autorep.cli.compile import stored_program
+    from autorep.cli.named import stored_program
 
     if (program := stored_program(model)) is not None:
         return program, *load_images(paths, program.input.shape, program.info)
@@ -214,6 +224,7 @@ def local_program(model: str, paths: Sequence[Path]) -> tuple[Program, list[str]
 
     saved = load_model(model)
     names, batch = load_images(paths, saved.input_shape, saved.info)
+    warn(f"compiling {saved.title} …")
     program = compile_saved(saved, None if "ranges" in saved.info else batch)
     return program, names, batch
 

@@ -33,7 +33,7 @@ class Report:
         if not sources:
             raise ConfigError("report: neither bench/results nor runs is here; name run directories or result files")
         result = build(sources, self.out)
-        lines = [f"{len(result['runs'])} runs, {len(result['results'])} recorded results"]
+        lines = [f"{len(result['runs'])} training runs and finished models, {len(result['results'])} recorded results"]
         lines += [f"  {name}" for name in result["sections"]]
         emit(result, "\n".join([*lines, f"report: {self.out}"]), self.json)
         return 0

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from autorep.cli.output import emit, megabytes, table
+from autorep.cli.output import emit, megabytes, table, writable
 from autorep.errors import ConfigError
+from autorep.settings import require
 
 if TYPE_CHECKING:
     import ssl
@@ -35,8 +36,8 @@ class Prepare:
     count: int = 100
     """Inferences to prepare."""
     comparison: Literal["dcf", "short", "bits", "auto"] | None = None
-    """How kept ReLUs are compared (default dcf, without a dealer bits; auto: what suits --link best); the servers must
-    use the same."""
+    """How kept ReLUs are compared (default auto: what suits --link best, without a dealer bits); the servers must use
+    the same."""
     link: Literal["loopback", "lan", "wan"] = "lan"
     """With --comparison auto: the link between the servers, and from the dealer; `autorep cost` compares them."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
@@ -53,18 +54,18 @@ class Prepare:
     """Write the result as JSON to this file (- for standard output)."""
 
     def run(self) -> int:
-        from autorep.mpc.choice import choices
+        from autorep.mpc.choice import chosen
         from autorep.mpc.two_party.names import checked_comparison
         from autorep.program.files import load_public
         from autorep.service.prepare import prepare
 
-        wanted = None if self.comparison == "auto" else self.comparison
-        comparison = checked_comparison(self.preparation, wanted)
+        require(self.count >= 1, "count", self.count, "at least 1 inference")
+        writable(self.out)
         if self.preparation != "dealer":
+            checked_comparison(self.preparation, None if self.comparison == "auto" else self.comparison)
             return self._together()
         program = load_public(self.bundle / "public")
-        if self.comparison == "auto":
-            comparison = choices(program).best(self.link)
+        comparison = chosen(program, self.comparison, self.preparation, self.link)
         sizes = prepare(program, self.out, self.count, comparison)
         result = {
             "count": self.count,
@@ -137,6 +138,7 @@ class Dealer:
     """Threads of one computation."""
 
     def run(self) -> int:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         use_threads(self.threads)
         from autorep import _native
         from autorep.mpc.tls import server_context
@@ -177,6 +179,7 @@ class Dealer:
 
         try:
             context.load_cert_chain(self.keys / "certificate.pem", self.keys / "key.pem")
+            context.load_verify_locations(self.keys / "ca.pem")
             service.metrics.certificate(self.keys / "certificate.pem")
             event("reloaded", what="certificates")
         except (OSError, ValueError) as error:
@@ -228,14 +231,17 @@ class Serve:
     ahead: int = 32
     """Kits kept on disk (at most 16 GB of them, at least one). 0 without a dealer: none are made, only those of
     `autorep import` are used."""
+    batch: int | None = None
+    """Queries, of any clients, that run together in one pass when more than half as many wait (1: each alone); the same
+    at both servers. Default 4 with a dealer, where kits for so many are small enough; 1 without."""
     queue: int = 128
     """Queries that may wait; when there are more, every client still gets its fair share of them."""
     per_client: int = 64
     """Queries of one client that may wait."""
     rate: float = 0.0
-    """Queries a second for each client (0: no limit)."""
+    """Images a second for each client (0: no limit)."""
     burst: int = 20
-    """Queries a client may send at once before the rate counts."""
+    """Images a client may send at once before the rate counts."""
     connections: int = 1024
     """Connections of clients open at the same time; the idlest make room for newcomers."""
     per_address: int = 256
@@ -248,8 +254,11 @@ class Serve:
     """Seconds after which a query whose other half did not arrive is dropped."""
     timeout: float = 30.0
     """Seconds without progress after which a link or a waiting query fails."""
-    comparison: Literal["dcf", "short", "bits"] | None = None
-    """How kept ReLUs are compared (default dcf, without a dealer bits); the same at both servers."""
+    comparison: Literal["dcf", "short", "bits", "auto"] | None = None
+    """How kept ReLUs are compared (default auto: for each program what suits --link best, as `autorep cost` shows;
+    without a dealer bits); the same at both servers."""
+    link: Literal["loopback", "lan", "wan"] = "lan"
+    """The link between the servers, and from the dealer, that --comparison auto chooses for."""
     preparation: Literal["dealer", "two-party", "ot"] = "dealer"
     """Who makes kits: a dealer, or the two servers themselves, in a process of low priority beside each. two-party: by
     ring-LWE encryption and oblivious transfer; ot: by oblivious transfer alone."""
@@ -269,6 +278,7 @@ class Serve:
         from autorep.service.web import https_only
         from autorep.service.workers import end_process
 
+        checked_comparison(self.preparation, None if self.comparison == "auto" else self.comparison)
         session = SessionSettings(
             lanes=self.lanes,
             ready=self.ready,
@@ -277,8 +287,8 @@ class Serve:
             per_client=self.per_client,
             half_expiry=self.half_expiry,
             timeout=self.timeout,
-            comparison=checked_comparison(self.preparation, self.comparison),
             preparation=self.preparation,
+            batch=self._batch(),
         )
         together = self.preparation != "dealer" and self.ahead > 0
         for url in self.urls:
@@ -297,6 +307,8 @@ class Serve:
             https_certificate=self.https_certificate,
             https_key=self.https_key,
             session=session,
+            comparison=self.comparison,
+            link=self.link,
             api=api,
             door=DoorSettings(self.connections, self.per_address),
         )
@@ -304,14 +316,24 @@ class Serve:
         Server(settings).run()
         end_process()
 
+    def _batch(self) -> int:
+        from autorep.service.queries import MOST_AT_ONCE
+
+        if self.preparation != "dealer":
+            if self.batch not in (None, 1):
+                raise ConfigError(f"--batch {self.batch}: without a dealer every query has its own kit; leave it out")
+            return 1
+        batch = 4 if self.batch is None else self.batch
+        if not 1 <= batch <= MOST_AT_ONCE:
+            raise ConfigError(f"--batch {batch}: from 1 (each query alone) to {MOST_AT_ONCE}")
+        return batch
+
     def _token_file(self) -> Path | None:
         if self.open:
             return None
         path = self.tokens or self.keys / "tokens.json"
         if not path.exists():
-            raise ConfigError(
-                f"{path}: no such token file; name one with --tokens, or serve everybody with --open True"
-            )
+            raise ConfigError(f"{path}: no such token file; name one with --tokens, or serve everybody with --open")
         return path
 
 

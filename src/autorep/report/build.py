@@ -6,7 +6,7 @@ Each `_..._sections` function looks for what it can draw and returns nothing whe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from autorep import data, models
 from autorep.errors import DataError
 from autorep.report.collect import Sources, TrainingRun, collect, differing, origin
 from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections
+from autorep.report.experiment_sections import experiment_sections
 from autorep.report.frontier_figures import Series, frontier, grouped_bars
 from autorep.report.headlines import headlines
 from autorep.report.network_figures import relu_maps, relus_by_layer, training_curves
-from autorep.report.page import Page, Section
+from autorep.report.page import Page, Section, slug
 from autorep.report.published import PUBLISHED
 from autorep.report.table import Table
 from autorep.report.tables import is_plain, zoo
@@ -33,8 +34,9 @@ ABLATIONS = {
 def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     """Write the page to `out` and its figures beside it; returns what was used and written."""
     sources = collect(paths)
-    makers: tuple[Callable[[Sources], list[Section]], ...] = (
+    makers: tuple[Callable[[Sources], Iterable[Section]], ...] = (
         _frontier_sections,
+        experiment_sections,
         _latency_frontier_sections,
         _published_sections,
         breakdown_sections,
@@ -50,10 +52,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
         raise DataError("the given runs and results hold nothing to draw yet (no finished epoch, no benchmark)")
     page = Page(
         title="AutoReP report",
-        lead=(
-            f"From {sum(run.logged for run in sources.runs)} training runs and {len(sources.records)} recorded "
-            "benchmarks. Hollow markers and dashed outlines are quoted from publications; everything else was measured."
-        ),
+        lead=_lead(sources, sections),
         facts=headlines(sources),
         sections=sections,
         footer=f"Measured on {origin(sources.records) or 'this machine'}. No outside resource is loaded by this page.",
@@ -68,165 +67,148 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     }
 
 
+def _lead(sources: Sources, sections: Sequence[Section]) -> str:
+    """What the report was drawn from, and where figures of others stand in it, that they are not ours."""
+    counts = ((sum(run.logged for run in sources.runs), "training run"), (len(sources.records), "recorded benchmark"))
+    found = [f"{count} {what}{'s' * (count != 1)}" for count, what in counts if count] or ["finished models"]
+    quoted = any("quoted" in section.text for section in sections)
+    others = "Hollow markers and dashed outlines are quoted from publications; all else" if quoted else "Everything"
+    return f"From {' and '.join(found)}. {others} was measured."
+
+
 def _finished(sources: Sources) -> list[TrainingRun]:
     return [run for run in sources.runs if run.logged and run.is_replacement and "test_accuracy" in run.result]
 
 
-def _frontier_sections(sources: Sources) -> list[Section]:
-    """Accuracy against ReLUs, one figure per data set; published points of the very networks that we ran."""
-    by_data: dict[str, list[TrainingRun]] = defaultdict(list)
+def _frontier_sections(sources: Sources) -> Iterator[Section]:
+    """Accuracy against ReLUs, one figure per network and data set; with published points of that very network."""
+    groups: dict[tuple[str, str], list[TrainingRun]] = defaultdict(list)
     for run in _finished(sources):
-        by_data[run.settings.get("data", "unknown")].append(run)
-    sections = []
-    for name, runs in by_data.items():
-        networks = {run.settings["model"] for run in runs}
+        groups[run.settings["model"], run.settings.get("data", "unknown")].append(run)
+    for (network, name), runs in groups.items():
         ours: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for run in runs:
             epochs = run.settings.get("epochs", 0)
             length = f"{epochs} epochs" if epochs else "no training"  # runs of one length make one frontier
-            network = f"ours: {models.title(run.settings['model'])}"
-            label = f"{network}, {run.settings.get('recipe')}, {length}"
-            ours[label].append((run.result["relus"], run.result["test_accuracy"]))
+            ours[f"{run.settings.get('recipe')}, {length}"].append((run.result["relus"], run.result["test_accuracy"]))
             if "teacher_test_accuracy" in run.result:
                 whole = (run.result["relus_total"], run.result["teacher_test_accuracy"])
-                if whole not in ours[f"{network}, all ReLU"]:
-                    ours[f"{network}, all ReLU"].append(whole)
+                if whole not in ours["all ReLU"]:
+                    ours["all ReLU"].append(whole)
         series = [Series(label, points, ours=True) for label, points in ours.items()]
         quoted: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for point in PUBLISHED:
-            if point.data == name and point.network in networks and point.accuracy is not None:
-                method = point.method.replace(" (paper)", "")
-                quoted[f"{method}, {models.title(point.network)}"].append((point.relus, point.accuracy))
+            if (point.data, point.network) == (name, network) and point.accuracy is not None:
+                quoted[f"{point.method.replace(' (paper)', '')} (published)"].append((point.relus, point.accuracy))
         series += [Series(label, points) for label, points in quoted.items()]
         rows = [(one.name, f"{x:,.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
-        sections.append(
-            Section(
-                f"frontier-{name}",
-                f"Accuracy against ReLUs: {data.title(name)}",
-                "Up and to the left is better. Networks differ in size, so compare a network with its own all-ReLU "
-                "accuracy." + (" Hollow markers are quoted from publications, not measured here." if quoted else ""),
-                frontier(series, "ReLUs kept", relus=True),
-                "; ".join(f"{label}: {y} % at {x} ReLUs" for label, x, y in rows),
-                Table(("method and network", "ReLUs", "accuracy, %"), rows, "lrr"),
-                folded=True,
-            )
+        yield Section(
+            f"frontier-{slug(network)}-{name}",
+            f"Accuracy against ReLUs: {models.title(network)} on {data.title(name)}",
+            "Up and to the left is better."
+            + (" Hollow markers are quoted from publications, not measured here." if quoted else ""),
+            frontier(series, "ReLUs kept", relus=True),
+            "; ".join(f"{label}: {y} % at {x} ReLUs" for label, x, y in rows),
+            Table(("run", "ReLUs", "accuracy, %"), rows, "lrr"),
+            folded=True,
         )
-    return sections
 
 
-def _published_sections(sources: Sources) -> list[Section]:
+def _published_sections(sources: Sources) -> Iterator[Section]:
     """What others published, in a table of its own: for data sets we ran on and networks we measured."""
     ran = {run.settings.get("data") for run in _finished(sources)}
     timed = {row["network"] for row in sources.results_with("network", "online_seconds")}
     points = [p for p in PUBLISHED if p.accuracy is not None and (p.data in ran or p.network in timed)]
     if not points:
-        return []
-    rows = [
-        (
-            p.method.replace(" (paper)", ""),
-            models.title(p.network),
-            data.title(p.data),
-            f"{p.relus:,}",
-            f"{p.accuracy:.2f}",
-        )
-        for p in points
-    ]
-    return [
-        Section(
-            "published",
-            "Published accuracies",
-            "Quoted from publications, with their own networks, training lengths and machines; none was measured here.",
-            None,
-            "",
-            Table(("method", "network", "data set", "ReLUs", "accuracy, %"), rows, "lllrr"),
-            folded=True,
-        )
-    ]
+        return
+    names = [(p.method.replace(" (paper)", ""), models.title(p.network), data.title(p.data)) for p in points]
+    rows = [(*name, f"{p.relus:,}", f"{p.accuracy:.2f}") for name, p in zip(names, points)]
+    yield Section(
+        "published",
+        "Published accuracies",
+        "Quoted from publications, with their own networks, training lengths and machines; none was measured here.",
+        None,
+        "",
+        Table(("method", "network", "data set", "ReLUs", "accuracy, %"), rows, "lllrr"),
+        folded=True,
+    )
 
 
-def _latency_frontier_sections(sources: Sources) -> list[Section]:
-    """The paper's accuracy at the paper's latency, and at ours for the same network and budget."""
+def _latency_frontier_sections(sources: Sources) -> Iterator[Section]:
+    """The zoo's test accuracies by the online latency measured for the same network and count of ReLUs."""
     measured = {
-        (row["network"], row["image_size"], row["relus"]): row["online_seconds"]
+        (row["network"], row["image_size"], row["relus"]): 1000 * row["online_seconds"]
         for row in sources.results_with("network", "image_size", "relus", "online_seconds")
         if is_plain(row)
     }
-    chosen = [(p, p.seconds, p.accuracy) for p in PUBLISHED if (p.network, p.data) == ("resnet18", "cifar100")]
-    quoted = [(1000 * spent, accuracy) for _, spent, accuracy in chosen if spent is not None and accuracy is not None]
-    ours = [
-        (1000 * measured[(p.network, 32, p.relus)], accuracy)
-        for p, spent, accuracy in chosen
-        if accuracy is not None and spent is not None and (p.network, 32, p.relus) in measured
-    ]
-    if not ours:
-        return []
-    series = [Series("our engine, 2 CPU cores", ours, ours=True), Series("the paper, 2 GPUs (quoted)", quoted)]
+    lines: dict[str, dict[float, float]] = defaultdict(dict)
+    for run in [run for run in sources.runs if not run.logged and "teacher_test_accuracy" in run.result]:
+        model, result = run.settings["model"], run.result
+        size = data.spec(run.settings["data"]).image_size
+        for relus, accuracy in (
+            (result["relus"], result["test_accuracy"]),
+            (result["relus_total"], result["teacher_test_accuracy"]),
+        ):
+            if (model, size, relus) in measured:
+                line = f"{models.title(model)}, {data.title(run.settings['data'])}"
+                lines[line][measured[model, size, relus]] = accuracy
+    series = [Series(name, list(points.items()), ours=True) for name, points in lines.items()]
+    if not series:
+        return
     rows = [(one.name, f"{x:.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
-    return [
-        Section(
-            "frontier-latency",
-            "Accuracy against latency: ResNet-18, CIFAR-100",
-            "The same network and budgets twice: online latency measured here (two processes, TLS on loopback, one "
-            "core each), and the latency the paper states for two GPUs. Accuracies are the paper's in both.",
-            frontier(series, "online latency, ms", relus=False),
-            "; ".join(f"{label}: {y} % at {x} ms" for label, x, y in rows),
-            Table(("engine", "ms", "accuracy, %"), rows, "lrr"),
-            folded=True,
-        )
-    ]
+    yield Section(
+        "frontier-latency",
+        "Accuracy against latency: models of the zoo",
+        "Accuracy on all test images, and the online latency of one image measured for the same network and count "
+        "of ReLUs (two processes, TLS on loopback, one core each). The right end of each line keeps all ReLUs.",
+        frontier(series, "online latency, ms", relus=False),
+        "; ".join(f"{label}: {y} % at {x} ms" for label, x, y in rows),
+        Table(("network and data set", "ms", "accuracy, %"), rows, "lrr"),
+        folded=True,
+    )
 
 
-def _zoo_sections(sources: Sources) -> list[Section]:
+def _zoo_sections(sources: Sources) -> Iterator[Section]:
     """Every finished model on the same real images in three ways."""
-    return [
-        Section(
+    for record in (record for record in sources.records if record.name == "zoo"):
+        yield Section(
             "zoo",
             "Models of the zoo: float, fixed point, private",
             "The same test images three ways. A private answer may differ from fixed point only where the two best "
             "classes are nearer than the rounding error; such images are counted as ties.",
             table=zoo(record.result),
         )
-        for record in sources.records
-        if record.name == "zoo"
-    ]
 
 
-def _layer_sections(sources: Sources) -> list[Section]:
+def _layer_sections(sources: Sources) -> Iterator[Section]:
     """Where the ReLUs remain, in every finished model."""
-    sections = []
     for run in [run for run in sources.runs if run.layers]:
         layers = [(row["name"], int(row["kept"]), int(row["relus"])) for row in run.layers]
         kept, total = sum(row[1] for row in layers), sum(row[2] for row in layers)
         title = f"{models.title(run.settings.get('model', run.name))}, {kept:,} of {total:,} ReLUs"
-        sections.append(
-            Section(
-                f"layers-{run.name}",
-                f"Where the ReLUs remain: {run.name}",
-                f"{title}: kept and replaced ReLUs of every layer, in the order of execution.",
-                relus_by_layer(layers),
-                "; ".join(f"{name}: {count} of {whole}" for name, count, whole in layers),
-                Table(("layer", "kept", "all"), layers, "lrr"),
-                folded=True,
-            )
+        yield Section(
+            f"layers-{run.name}",
+            f"Where the ReLUs remain: {run.name}",
+            f"{title}: kept and replaced ReLUs of every layer, in the order of execution.",
+            relus_by_layer(layers),
+            "; ".join(f"{name}: {count} of {whole}" for name, count, whole in layers),
+            Table(("layer", "kept", "all"), layers, "lrr"),
+            folded=True,
         )
         if masks := {name: mask for name, mask in run.masks().items() if mask.ndim == 3}:
-            sections.append(
-                Section(
-                    f"maps-{run.name}",
-                    f"The same as maps: {run.name}",
-                    f"{title}. Rows and columns as in the image; bright places keep their ReLU in more channels. The "
-                    "scale ends at the largest share and spreads small ones.",
-                    relu_maps(masks),
-                    "Heat maps of the share of channels that keep their ReLU, one per layer.",
-                )
+            yield Section(
+                f"maps-{run.name}",
+                f"The same as maps: {run.name}",
+                f"{title}. Rows and columns as in the image; bright places keep their ReLU in more channels. The "
+                "scale ends at the largest share and spreads small ones.",
+                relu_maps(masks),
+                "Heat maps of the share of channels that keep their ReLU, one per layer.",
             )
-    return sections
 
 
-def _ablation_sections(sources: Sources) -> list[Section]:
+def _ablation_sections(sources: Sources) -> Iterator[Section]:
     """Runs that differ in one setting only (or, for recipes, in what the recipe fills in)."""
     runs = _finished(sources)
-    sections = []
     for key, (title, text) in ABLATIONS.items():
         groups: dict[tuple[str, int], dict[str, float]] = {}
         for run in runs:
@@ -241,18 +223,15 @@ def _ablation_sections(sources: Sources) -> list[Section]:
                 for (model, relus), values in sorted(groups.items())
                 for variant, value in values.items()
             ]
-            sections.append(
-                Section(
-                    f"ablation-{key.replace('_', '-')}",
-                    title,
-                    text,
-                    grouped_bars(bars, "test accuracy, %"),
-                    "; ".join(f"{row[0]}, {row[1]} ReLUs, {row[2]}: {row[3]} %" for row in rows),
-                    Table(("network", "ReLUs", "variant", "accuracy, %"), rows, "lrlr"),
-                    folded=True,
-                )
+            yield Section(
+                f"ablation-{key.replace('_', '-')}",
+                title,
+                text,
+                grouped_bars(bars, "test accuracy, %"),
+                "; ".join(f"{row[0]}, {row[1]} ReLUs, {row[2]}: {row[3]} %" for row in rows),
+                Table(("network", "ReLUs", "variant", "accuracy, %"), rows, "lrlr"),
+                folded=True,
             )
-    return sections
 
 
 def _same_but(run: TrainingRun, other: TrainingRun, key: str) -> bool:
@@ -262,27 +241,23 @@ def _same_but(run: TrainingRun, other: TrainingRun, key: str) -> bool:
     return run is other or differing([run, other]) == [key]
 
 
-def _training_sections(sources: Sources) -> list[Section]:
+def _training_sections(sources: Sources) -> Iterator[Section]:
     """Count, accuracy and flips by epoch, one figure per network and data set."""
     groups: dict[tuple[str, str], list[TrainingRun]] = defaultdict(list)
     for run in sources.runs:
         if run.epochs and run.is_replacement:
             groups[(str(run.settings.get("model")), str(run.settings.get("data")))].append(run)
-    sections = []
     for (model, name), runs in groups.items():
         keys = [key for key in differing(runs) if key in ("recipe", "budget", *ABLATIONS, "epochs", "seed")]
         lines = [(_run_label(run, keys), run.epochs) for run in runs]
-        sections.append(
-            Section(
-                f"training-{model}-{name}",
-                f"Training: {models.title(model)} on {data.title(name)}",
-                "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch."
-                + _held_out_note(runs),
-                training_curves(lines),
-                "Line plots by epoch of ReLU count, held-out accuracy and mask flips.",
-            )
+        yield Section(
+            f"training-{slug(model)}-{name}",
+            f"Training: {models.title(model)} on {data.title(name)}",
+            "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch."
+            + _held_out_note(runs),
+            training_curves(lines),
+            "Line plots by epoch of ReLU count, held-out accuracy and mask flips.",
         )
-    return sections
 
 
 def _held_out_note(runs: Sequence[TrainingRun]) -> str:

@@ -125,18 +125,9 @@ def _read_run(directory: Path, log: Path) -> TrainingRun:
     settings = directory / ("settings.json" if own else f"{log.stem}.settings.json")
     model = directory / ("model.json" if own else f"{log.stem}.json")
     description = _read_json(model) if model.exists() else {}
-    result: dict[str, Any] = {}
-    for entry in entries:
-        if entry.get("event") == "result":
-            result = entry
-    return TrainingRun(
-        name,
-        _read_json(settings) if settings.exists() else {},
-        [entry for entry in entries if entry.get("event") == "epoch"],
-        result,
-        description.get("layers", []),
-        model,
-    )
+    epochs, results = ([entry for entry in entries if entry.get("event") == kind] for kind in ("epoch", "result"))
+    known = _read_json(settings) if settings.exists() else {}
+    return TrainingRun(name, known, epochs, results[-1] if results else {}, description.get("layers", []), model)
 
 
 def _saved_model(path: Path, document: dict[str, Any]) -> TrainingRun:

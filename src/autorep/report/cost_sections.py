@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autorep.report.collect import Sources
-from autorep.report.frontier_figures import Growth, growth_curves
+from autorep.report.frontier_figures import growth_curves
 from autorep.report.network_figures import latency_stack
 from autorep.report.page import Section
 from autorep.report.published import paper_latencies
 from autorep.report.table import thousands
 from autorep.report.tables import inference_title, inferences, is_plain, peers
 
+# operations by what a party does in them; all others are "everything else"
 PARTS = {
-    "Conv": "linear layers",
-    "Linear": "linear layers",
-    "Affine": "linear layers",
-    "Activation": "activations",
-    "Sign": "activations",
-    "MaxPool": "activations",
-    "Product": "activations",
+    **dict.fromkeys(("Conv", "Linear", "Affine"), "linear layers"),
+    **dict.fromkeys(("Activation", "Sign", "MaxPool", "Product"), "activations"),
     "exchanges": "exchanges",
 }
 
 
-def breakdown_sections(sources: Sources) -> list[Section]:
+def breakdown_sections(sources: Sources) -> Iterator[Section]:
     """Online time stacked by part, for every network measured on loopback with one core a party."""
     found: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
     for row in sources.results_with("network", "image_size", "relus", "online_seconds", "operations"):
         if is_plain(row):
             found[(row["network"], row["image_size"])][row["relus"]] = row
-    sections = []
     for (network, size), rows in found.items():
         ordered = [rows[relus] for relus in sorted(rows)]
         bars = [(f"{thousands(row['relus'])} ReLUs", _parts(row)) for row in ordered]
         quoted = [(f"paper, {thousands(p.relus)}", p.seconds or 0.0) for p in paper_latencies(network, size)]
         note = " Dashed: latencies the paper states for two GPUs, quoted." if quoted else ""
-        sections.append(
-            Section(
-                f"breakdown-{network.replace('_', '-')}-{size}",
-                f"Where the time goes: {inference_title(ordered[0])}",
-                "Online latency of one image between two processes over TLS on loopback, one core each, split by what "
-                f"a party does.{note}{_inversion(ordered)}",
-                latency_stack(bars, quoted),
-                "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars),
-                inferences(ordered),
-            )
+        yield Section(
+            f"breakdown-{network.replace('_', '-')}-{size}",
+            f"Where the time goes: {inference_title(ordered[0])}",
+            "Online latency of one image between two processes over TLS on loopback, one core each, split by what "
+            f"a party does.{note}{_inversion(ordered)}",
+            latency_stack(bars, quoted),
+            "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars),
+            inferences(ordered),
         )
-    return sections
 
 
 def _parts(row: dict[str, Any]) -> dict[str, float]:
@@ -82,46 +74,36 @@ def _inversion(ordered: Sequence[dict[str, Any]]) -> str:
     return ""
 
 
-def peers_sections(sources: Sources) -> list[Section]:
+def peers_sections(sources: Sources) -> Iterator[Section]:
     """Ours and other systems doing the same work in the same run; one section per recorded comparison."""
-    sections = []
     for record in sources.records:
         if not record.name.startswith("peers"):
             continue
         rows = record.result["rows"]
         others = ", ".join(dict.fromkeys(row["system"] for row in rows if not row["system"].startswith("AutoReP")))
         bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
-        sections.append(
-            Section(
-                record.name.replace("/", "-"),
-                f"Beside {others or 'itself'}: the same ResNet-18, the same machine",
-                "Medians of one image, taking turns. What each system counts differs: ours online has its randomness "
-                "prepared ahead, others make theirs in line; the rows that add our dealer's time are the stricter "
-                "comparison.",
-                latency_stack(bars),
-                "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
-                peers(record.result),
-            )
+        yield Section(
+            record.name.replace("/", "-"),
+            f"Beside {others or 'itself'}: the same ResNet-18, the same machine",
+            "Medians of one image, taking turns. What each system counts differs: ours online has its randomness "
+            "prepared ahead, others make theirs in line; the rows that add our dealer's time are the stricter "
+            "comparison.",
+            latency_stack(bars),
+            "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
+            peers(record.result),
         )
-    return sections
 
 
-def growth_sections(sources: Sources) -> list[Section]:
+def growth_sections(sources: Sources) -> Iterator[Section]:
     """Curves of latency, bytes and key material, from `autorep bench growth`."""
-    panels = []
-    for curve in sources.results_with("x", "y", "points"):
-        fit = curve.get("fit") or {}
-        line = (fit["slope"], fit["intercept"]) if {"slope", "intercept"} <= fit.keys() else None
-        panels.append(Growth(curve["x"], curve["y"], [(x, y) for x, y in curve["points"]], line))
-    if not panels:
-        return []
-    return [
-        Section(
-            "growth",
-            "How cost grows",
-            "Each panel varies one thing and holds the others; dashed lines are least-squares fits. Bytes and key "
-            "material lie on a line in kept ReLUs, and rounds do not change (`autorep bench growth` fails otherwise).",
-            growth_curves(panels),
-            "; ".join(f"{panel.ylabel} by {panel.xlabel}" for panel in panels),
-        )
-    ]
+    curves = sources.results_with("x", "y", "points")
+    if not curves:
+        return
+    yield Section(
+        "growth",
+        "How cost grows",
+        "Each panel varies one thing and holds the others; dashed lines are least-squares fits. Bytes and key "
+        "material lie on a line in kept ReLUs, and rounds do not change (`autorep bench growth` fails otherwise).",
+        growth_curves(curves),
+        "; ".join(f"{curve['y']} by {curve['x']}" for curve in curves),
+    )

@@ -8,22 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from autorep.report.network_figures import (
-    accuracy_stages,
-    latency_by_layer,
-    lead_differences,
-    relu_maps,
-    relus_by_layer,
-)
+from autorep.report import network_figures as figures
 from autorep.report.page import Page, Section
 from autorep.report.table import Table
 
-STAGES = (
-    ("baseline", "all-ReLU baseline"),
-    ("replaced", "after replacement"),
-    ("fixed", "fixed point"),
-    ("private", "private"),
-)
+STAGES = {
+    "baseline": "all-ReLU baseline",
+    "replaced": "after replacement",
+    "fixed": "fixed point",
+    "private": "private",
+}
 
 
 def write_demo_page(
@@ -31,9 +25,10 @@ def write_demo_page(
 ) -> None:
     """Write the page and its figures; `masks` by layer, `differences` of the best class's lead by image."""
     accuracy, costs, checked = result["accuracy"], result["per_image"], result["agreement"]
-    stages = [(title, accuracy[name]) for name, title in STAGES]
+    stages = [(title, accuracy[name]) for name, title in STAGES.items()]
     layers = [(name, int(mask.sum()), int(mask.size)) for name, mask in masks.items()]
     timed = [(row["name"], row["kind"], row["seconds"]) for row in result["layers"]]
+    milliseconds = [(name, kind, f"{1000 * seconds:.3f}") for name, kind, seconds in timed]
     page = Page(
         title="AutoReP demo: digits classified by two servers that never saw them",
         lead=(
@@ -55,14 +50,14 @@ def write_demo_page(
                 "Accuracy at every stage",
                 "All four on the same test images. Replacement costs what the first step shows; fixed point and the "
                 "protocol cost nothing that is visible.",
-                accuracy_stages(stages),
+                figures.accuracy_stages(stages),
                 "; ".join(f"{name}: {value:.1f} %" for name, value in stages),
             ),
             Section(
                 "relus-by-layer",
                 "Where the ReLUs remain",
                 "Every element of every layer was ranked by what its replacement would cost; exactly the budget stays.",
-                relus_by_layer(layers),
+                figures.relus_by_layer(layers),
                 "; ".join(f"{name}: {kept} of {total}" for name, kept, total in layers),
                 Table(("layer", "kept", "all"), layers, "lrr"),
                 folded=True,
@@ -72,7 +67,7 @@ def write_demo_page(
                 "The same as maps",
                 "One picture per layer, rows and columns as in the image: bright places keep their ReLU in more "
                 "channels.",
-                relu_maps(masks),
+                figures.relu_maps(masks),
                 "Heat maps of the share of channels that keep their ReLU, one per layer.",
             ),
             Section(
@@ -80,13 +75,9 @@ def write_demo_page(
                 "Online time by layer",
                 "Party 0's time in every operation, exchanges included (two processes, TLS on loopback); as a "
                 f"service, an image took {costs['online_ms']:.1f} ms in {costs['rounds']} rounds.",
-                latency_by_layer(timed),
+                figures.latency_by_layer(timed),
                 "Bars of milliseconds for every operation.",
-                Table(
-                    ("operation", "kind", "ms"),
-                    [(name, kind, f"{1000 * seconds:.3f}") for name, kind, seconds in timed],
-                    "llr",
-                ),
+                Table(("operation", "kind", "ms"), milliseconds, "llr"),
                 folded=True,
             ),
             Section(
@@ -96,7 +87,7 @@ def write_demo_page(
                 f"run: here by at most {checked['largest']:.4f}. Predictions agree on {checked['equal']} of "
                 f"{checked['images']} images, and must agree on the {checked['clear']} whose two best classes lie "
                 "further apart than rounding can bridge.",
-                lead_differences(differences, checked["error"]),
+                figures.lead_differences(differences, checked["error"]),
                 "Histogram of how much the lead of the best class differs between the two modes, inside the bounds.",
             ),
         ],

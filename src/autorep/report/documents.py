@@ -65,6 +65,15 @@ def _batches(sources: Sources) -> Table | None:
     return _inferences(lambda result: usual(result) and program(result) in varied, tables.batches, "")(sources)
 
 
+def _levels(sources: Sources) -> Table | None:
+    """The programs that were measured with AVX2 forced (in `pi-avx2/`), at that level and at the processor's best."""
+    forced = {record.name.partition("/")[2] for record in sources.records if record.name.startswith("pi-avx2/")}
+    found = [record for record in sources.records if record.name.partition("/")[2] in forced]
+    if not found:
+        return None
+    return _with_origin(tables.phases([record.result for record in found]), found)
+
+
 def _training(sources: Sources) -> Table | None:
     runs = [run for run in sources.runs if run.logged and "relus" in run.result]
     return tables.training(runs) if runs else None
@@ -77,23 +86,32 @@ def _with_origin(table: Table, records: Sequence[Record]) -> Table:
 TABLES: dict[str, Callable[[Sources], Table | None]] = {
     "headline": _headline,
     "networks": _inferences(tables.is_plain, tables.inferences, "One image, one core a party"),
+    "levels": _levels,
     "two-party": _inferences(
         lambda result: result.get("preparation") == "two-party" and result["link"] == "loopback",
         tables.made_together,
         "Seconds are processor time of one party; one image a query, kits made four at a time, one core a party",
+    ),
+    "two-party-parts": _inferences(
+        lambda result: "making_parts" in result and result["link"] == "loopback",
+        tables.making_parts,
+        "One kit, made four at a time: processor time of one party, bytes both ways; one core a party",
     ),
     "wan": _inferences(lambda result: result["link"] != "loopback", tables.links, "One image"),
     "batches": _batches,
     "growth": _recorded("growth", tables.growth),
     "training": _training,
     "speed": _recorded("training/speed", tables.speed),
+    "speed-methods": _recorded("training/speed-methods", tables.method_speed),
     "zoo": _recorded("zoo", tables.zoo),
     "zoo-two-party": _recorded("zoo-two-party", tables.zoo),
     "peers-cheetah": _recorded("peers-spu-cheetah", tables.peers),
     "kernels": _recorded("kernels", tables.kernels),
     "kernels-avx2": _recorded("kernels-avx2", tables.kernels),
+    "link": _recorded("link", tables.link_speed),
     "processor": _recorded("cost", tables.processor),
     "load": _recorded("cost", tables.load),
+    "prediction": _recorded("prediction", tables.prediction),
 }
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autorep.report.style import GREY, HATCHES, INK, MARKERS, SERIES, log_ticks, new_figure, tidy
+from autorep.report import style
 from autorep.report.table import thousands
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -27,16 +26,15 @@ class Series:
 
 def frontier(series: Sequence[Series], xlabel: str, relus: bool) -> Figure:
     """Accuracy against ReLUs (logarithmic) or milliseconds; lines join the points of one method."""
-    figure = new_figure(3.1 + 0.19 * ((len(series) + 1) // 2))
-    axes = figure.subplots()
+    figure, axes = style.one_axes(3.1 + 0.19 * ((len(series) + 1) // 2))
     for number, each in enumerate(sorted(series, key=lambda one: not one.ours)):
         points = sorted(each.points, key=lambda point: point[0] if relus else point[1])  # in order of the budget
-        colour = SERIES[number % len(SERIES)]
+        turn, place = divmod(number, len(style.SERIES))  # at a colour's second turn its marker is another
+        colour = style.SERIES[place]
         axes.plot(
-            [x for x, _ in points],
-            [y for _, y in points],
+            *zip(*points),
             color=colour,
-            marker=MARKERS[(number + number // len(SERIES)) % len(MARKERS)],  # a colour's second turn looks different
+            marker=style.MARKERS[(number + turn) % len(style.MARKERS)],
             markersize=6.5 if each.ours else 5.5,
             markerfacecolor=colour if each.ours else "white",
             linestyle="-" if each.ours else "--",
@@ -48,16 +46,15 @@ def frontier(series: Sequence[Series], xlabel: str, relus: bool) -> Figure:
     low, high = axes.get_xlim()
     axes.set_xlim(low / 1.15, high * 1.15)
     axes.margins(y=0.12)
-    tidy(axes, xlabel, "accuracy, %", grid="both")
-    _plain_ticks(axes, thousands if relus else "{:g}".format)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    style.tidy(axes, xlabel, "accuracy, %", grid="both")
+    style.log_axis(axes.xaxis, thousands if relus else "{:g}".format)
+    style.legend_above(figure, 2, 8)
     return figure
 
 
 def grouped_bars(groups: Sequence[tuple[str, Mapping[str, float]]], ylabel: str) -> Figure:
     """Bars side by side, one colour and hatch per variant; the axis begins where differences show."""
-    figure = new_figure(3.2)
-    axes = figure.subplots()
+    figure, axes = style.one_axes(3.2)
     variants = list(dict.fromkeys(variant for _, values in groups for variant in values))
     everything = [value for _, values in groups for value in values.values()]
     low = max(0.0, np.floor(min(everything) - 0.35 * (max(everything) - min(everything)) - 1))
@@ -68,72 +65,35 @@ def grouped_bars(groups: Sequence[tuple[str, Mapping[str, float]]], ylabel: str)
             for place, (_, values) in enumerate(groups)
             if variant in values
         ]
-        bars = axes.bar(
-            [x for x, _ in places],
-            [y - low for _, y in places],
-            width * 0.92,
-            bottom=low,
-            color=SERIES[number % len(SERIES)],
-            hatch=HATCHES[number % len(HATCHES)],
-            edgecolor="white",
-            linewidth=0,
-            label=variant,
-        )
-        axes.bar_label(bars, [f"{y:.1f}" for _, y in places], fontsize=8, color=INK, padding=2)
+        x, y = np.array(places).T
+        bars = axes.bar(x, y - low, width * 0.92, bottom=low, label=variant, **style.bar_style(number))
+        axes.bar_label(bars, [f"{value:.1f}" for value in y], fontsize=8, color=style.INK, padding=2)
     axes.set_xticks(range(len(groups)), [name for name, _ in groups])
     axes.margins(y=0.12)
-    tidy(axes, "", f"{ylabel} (axis begins at {low:g})")
+    style.tidy(axes, "", f"{ylabel} (axis begins at {low:g})")
     axes.yaxis.label.set_fontsize(9)
-    figure.legend(loc="outside upper center", ncols=min(2, len(variants)), frameon=False, fontsize=8.5)
+    style.legend_above(figure, min(2, len(variants)))
     return figure
 
 
-@dataclass(frozen=True)
-class Growth:
-    """One panel: how something grows, measured points and a fitted line (slope, intercept) where there is one."""
-
-    xlabel: str
-    ylabel: str
-    points: Sequence[tuple[float, float]]
-    line: tuple[float, float] | None = None
-
-
-def growth_curves(panels: Sequence[Growth]) -> Figure:
-    """Small panels, two a row, each from zero: dots measured, a dashed line fitted."""
-    columns = min(2, len(panels))
-    rows = (len(panels) + columns - 1) // columns
-    figure = new_figure(0.2 + 1.75 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, panel in zip(grid, panels):
-        x, y = np.array(sorted(panel.points), float).T
-        if panel.line is not None:
-            slope, intercept = panel.line
+def growth_curves(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    """Small panels, two a row, each from zero: dots measured, a dashed line where one was fitted."""
+    columns = min(2, len(curves))
+    rows = (len(curves) + columns - 1) // columns
+    figure = style.new_figure(0.2 + 1.75 * rows)
+    for axes, curve in zip(style.panels(figure, len(curves), rows, columns), curves):
+        x, y = np.array(sorted(curve["points"]), float).T
+        if fit := curve.get("fit"):
             ends = np.array([0.0, x.max()])
-            axes.plot(ends, slope * ends + intercept, color=GREY, linestyle="--", linewidth=1.1)
-        axes.plot(x, y, color=SERIES[0], marker="o", markersize=4.5, linestyle="" if panel.line else "-", linewidth=1.2)
+            axes.plot(ends, fit["slope"] * ends + fit["intercept"], color=style.GREY, linestyle="--", linewidth=1.1)
+        axes.plot(x, y, "o" if fit else "o-", color=style.BLUE, markersize=4.5, linewidth=1.2)
         axes.set_xlim(0, 1.08 * x.max())
         axes.set_ylim(0, 1.18 * max(y.max(), 1e-9))
-        tidy(axes, panel.xlabel, panel.ylabel)
+        style.tidy(axes, curve["x"], curve["y"])
         axes.xaxis.label.set_fontsize(8)
         axes.yaxis.label.set_fontsize(8)
         axes.tick_params(labelsize=7.5)
-        _sparse_ticks(axes)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
+        style.few_ticks(axes.xaxis, 4)
+        style.few_ticks(axes.yaxis, 4)
+        axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
     return figure
-
-
-def _plain_ticks(axes: Axes, name: Callable[[float], str]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
-
-    axes.xaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_xlim())))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _sparse_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value)))

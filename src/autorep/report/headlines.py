@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from autorep import data, models
-from autorep.report.collect import Sources
+from autorep.report.collect import Sources, TrainingRun
 from autorep.report.table import percent, thousands
 from autorep.report.tables import is_plain
 
@@ -13,53 +15,49 @@ def headlines(sources: Sources) -> list[tuple[str, str]]:
     return [*_accuracy(sources), *_latency(sources), *_peer(sources), *_zoo(sources)]
 
 
-def _accuracy(sources: Sources) -> list[tuple[str, str]]:
-    """The replacement that keeps the smallest share of its ReLUs at a loss of at most one point."""
-    good = [
-        run
-        for run in sources.runs
-        if run.logged
-        and {"test_accuracy", "teacher_test_accuracy", "relus", "relus_total"} <= run.result.keys()
-        and run.result["test_accuracy"] >= run.result["teacher_test_accuracy"] - 1
-    ]
-    if not good:
-        return []
-    best = min(good, key=lambda run: run.result["relus"] / run.result["relus_total"])
+def _accuracy(sources: Sources) -> Iterator[tuple[str, str]]:
+    """The replacement that keeps the smallest share of its ReLUs losing at most one point; else that of least loss."""
+    needed = {"test_accuracy", "teacher_test_accuracy", "relus", "relus_total"}
+    finished = [run for run in sources.runs if run.logged and needed <= run.result.keys()]
+    if not finished:
+        return
+
+    def rank(run: TrainingRun) -> tuple[bool, float]:
+        loss = run.result["teacher_test_accuracy"] - run.result["test_accuracy"]
+        return loss > 1, loss if loss > 1 else run.result["relus"] / run.result["relus_total"]
+
+    best = min(finished, key=rank)
     result, settings = best.result, best.settings
     share = percent(100 * result["relus"] / result["relus_total"], 0)
     what = f"{models.title(settings['model'])} on {data.title(settings['data'])} with {share} of its ReLUs"
-    whole = percent(result["teacher_test_accuracy"])
-    return [(f"{what} (all: {whole})", percent(result["test_accuracy"]))]
+    before = percent(result["teacher_test_accuracy"])
+    yield f"{what} (all: {before})", percent(result["test_accuracy"])
 
 
-def _latency(sources: Sources) -> list[tuple[str, str]]:
+def _latency(sources: Sources) -> Iterator[tuple[str, str]]:
     """One private image of the paper's first network, at the budget it is best known for, else at the smallest."""
     rows = [row for row in sources.results_with("network", "relus", "online_seconds", "rounds") if is_plain(row)]
     rows = [row for row in rows if row["network"] == "resnet18" and row.get("image_size") == 32]
     if not rows:
-        return []
+        return
     row = min(rows, key=lambda row: (row["relus"] != 12_900, row["relus"]))
     what = f"one private image, {models.title(row['network'])} with {thousands(row['relus'])} ReLUs, two cores"
-    return [
-        (what, f"{1000 * row['online_seconds']:.1f} ms"),
-        ("rounds between the two servers for it", str(row["rounds"])),
-    ]
+    yield what, f"{1000 * row['online_seconds']:.1f} ms"
+    yield "rounds between the two servers for it", str(row["rounds"])
 
 
-def _peer(sources: Sources) -> list[tuple[str, str]]:
+def _peer(sources: Sources) -> Iterator[tuple[str, str]]:
     """How much faster than CrypTen at the smallest budget that both compared at, our dealer's time added."""
     rows = [row for record in sources.records if record.name == "peers" for row in record.result["rows"]]
     ours = [row for row in rows if row["system"] == "AutoReP, with dealer" and row["relus"]]
     if not ours:
-        return []
+        return
     row = min(ours, key=lambda row: row["relus"])
-    return [(f"as fast as CrypTen at {thousands(row['relus'])} ReLUs, our dealer's time added", f"{row['ratio']:.1f}×")]
+    yield f"as fast as CrypTen at {thousands(row['relus'])} ReLUs, our dealer's time added", f"{row['ratio']:.1f}×"
 
 
-def _zoo(sources: Sources) -> list[tuple[str, str]]:
+def _zoo(sources: Sources) -> Iterator[tuple[str, str]]:
     found = [record.result["models"] for record in sources.records if record.name == "zoo"]
-    if not found:
-        return []
-    rows = list(found[-1].values())
-    images, same = sum(row["images"] for row in rows), sum(row["same_as_fixed"] for row in rows)
-    return [(f"of {images:,} private answers of {len(rows)} models are fixed point's", f"{same:,}")]
+    if rows := list(found[-1].values()) if found else []:
+        images, same = sum(row["images"] for row in rows), sum(row["same_as_fixed"] for row in rows)
+        yield f"of {images:,} private answers of {len(rows)} models are fixed point's", f"{same:,}"

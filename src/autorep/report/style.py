@@ -5,35 +5,28 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autorep.errors import ConfigError
+from autorep.report.table import thousands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours; wherever two series share a figure their markers or hatches differ as well.
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK, GREY = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#D55E00",
-    "#CC79A7",
-    "#56B4E9",
-    "#222222",
-    "#8a8f98",
-)
-SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK)
+BLUE, RED, GREY = "#0072B2", "#D55E00", "#8a8f98"
+SERIES = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
 WIDTH = 5.0  # inches; drawn narrow, so that a phone need not shrink the letters much
 INK = "#30343b"
 
 
-def new_figure(height: float, width: float = WIDTH) -> Figure:
+def new_figure(height: float) -> Figure:
     """An empty figure whose parts do not overlap."""
     try:
         import matplotlib
@@ -42,7 +35,32 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
         raise ConfigError("figures need matplotlib: pip install 'autorep[report]'") from None
     matplotlib.rcParams["svg.fonttype"] = "path"  # letters as shapes: the same on every machine
     matplotlib.rcParams["svg.hashsalt"] = "autorep"
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def one_axes(height: float) -> tuple[Figure, Axes]:
+    """A figure with one picture."""
+    figure = new_figure(height)
+    return figure, figure.subplots()
+
+
+def panels(figure: Figure, count: int, rows: int, columns: int) -> Sequence[Axes]:
+    """`count` small pictures in a grid; places beyond them stay empty."""
+    grid = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    return grid[:count]
+
+
+def bar_style(number: int) -> dict[str, Any]:
+    """Colour and hatch of the bars of one series."""
+    colour, hatch = SERIES[number % len(SERIES)], HATCHES[number % len(HATCHES)]
+    return {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+
+
+def legend_above(figure: Figure, columns: int, size: float = 8.5, **entries: Any) -> None:
+    """Names of the series, above all pictures."""
+    figure.legend(**entries, loc="outside upper center", ncols=columns, frameon=False, fontsize=size)
 
 
 def tidy(axes: Axes, xlabel: str = "", ylabel: str = "", grid: str = "y") -> None:
@@ -67,6 +85,23 @@ def log_ticks(low: float, high: float) -> list[float]:
         ticks = [step * 10.0**decade for decade in decades for step in steps]
         choices.append([tick for tick in ticks if low <= tick <= high])
     return max((choice for choice in choices if len(choice) <= 8), key=len)
+
+
+def log_axis(axis: Axis, name: Callable[[float], str] = thousands, from_zero: bool = False) -> None:
+    """Plain numbers along a logarithmic axis whose ends are set; `from_zero`: one whose lowest part is linear."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, SymmetricalLogLocator
+
+    symmetrical = SymmetricalLogLocator(base=10, linthresh=10)
+    axis.set_major_locator(symmetrical if from_zero else FixedLocator(log_ticks(*axis.get_view_interval())))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def few_ticks(axis: Axis, most: int, **options: bool) -> None:
+    """Round numbers, in at most so many steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, **options))
 
 
 def to_svg(figure: Figure) -> str:

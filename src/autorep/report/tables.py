@@ -58,27 +58,58 @@ def inferences(results: Iterable[Result]) -> Table:
     return Table(head, rows, "lrrrrrrr")
 
 
+def phases(results: Iterable[Result]) -> Table:
+    """Where the seconds of a query are, by instruction set."""
+    rows = [
+        (
+            inference_title(result),
+            f"{result['relus']:,}",
+            result["simd"],
+            seconds(result["online_seconds"]),
+            seconds(result["dealer_seconds"]),
+            seconds(result["prepare_seconds"]),
+            megabytes(result["peak_party_bytes"] - result["runtime_bytes"]),
+        )
+        for result in sorted(results, key=lambda result: (order(result), result["simd"]))
+    ]
+    head = ("network", "ReLUs kept", "level", "online", "dealer", "prepared by each party", "memory of a party")
+    return Table(head, rows, "llrrrrr", "One image, loopback, one core a party")
+
+
 def made_together(results: Iterable[Result]) -> Table:
     """What two servers without a dealer spend on one query: making its kits, then answering it."""
-    rows = []
-    for result in sorted(results, key=order):
-        rows.append(
-            (
-                inference_title(result),
-                f"{result['relus']:,}",
-                seconds(result["making_cpu_seconds_per_party"]),
-                megabytes(result["making_bytes"]),
-                megabytes(result["offline_bytes"] / 2),
-                seconds(result["online_cpu_seconds_per_party"]),
-                result["rounds"],
-                megabytes(result["peak_party_bytes"]),
-            )
+    rows = [
+        (
+            inference_title(result),
+            f"{result['relus']:,}",
+            result["simd"],
+            seconds(result["making_cpu_seconds_per_party"]),
+            seconds(result["making_estimate"]["compute_seconds"]) if "making_estimate" in result else "",
+            megabytes(result["making_bytes"]),
+            megabytes(result["offline_bytes"] / 2),
+            seconds(result["online_cpu_seconds_per_party"]),
+            result["rounds"],
+            megabytes(result["peak_party_bytes"]),
         )
+        for result in sorted(results, key=order)
+    ]
     head = (
-        "network", "ReLUs kept", "making a kit", "sent for it, both ways", "kit of a party", "online", "rounds",
-        "memory of a party, with Python",
+        "network", "ReLUs kept", "level", "making a kit", "estimated", "sent for it, both ways", "kit of a party",
+        "online", "rounds", "memory of a party, with Python",
     )  # fmt: skip
-    return Table(head, rows, "lrrrrrrr")
+    return Table(head, rows, "lrlrrrrrrr")
+
+
+def making_parts(results: Iterable[Result]) -> Table:
+    """Where the making of a kit without a dealer goes: processor time of one party, and bytes, part by part."""
+    chosen = sorted((result for result in results if "making_parts" in result), key=order)
+    names = list(dict.fromkeys(name for result in chosen for name in result["making_parts"]))
+    rows = []
+    for result in chosen:
+        parts = (result["making_parts"].get(name) for name in names)
+        cells = (f"{seconds(p['cpu_seconds_per_party'])}, {megabytes(p['bytes'])}" if p else "" for p in parts)
+        rows.append((f"{inference_title(result)}, {result['relus']:,} ReLUs", result["simd"], *cells))
+    return Table(("network", "level", *names), rows, "ll" + "r" * len(names))
 
 
 def links(results: Iterable[Result]) -> Table:
@@ -123,7 +154,7 @@ def processor(result: Result) -> Table:
     """Processor time of one query, all parties together."""
 
     def ms(value: float | None) -> str:
-        return "" if value is None else f"{1000 * value:.0f} ms"
+        return "" if value is None else f"{1000 * value:.1f} ms"
 
     rows = []
     for row in result["rows"]:
@@ -134,14 +165,48 @@ def processor(result: Result) -> Table:
                 row["simd"],
                 *(ms(parts[name]) for name in ("dealer", "prepare", "compute", "exchange")),
                 f"**{ms(row['total_cpu_seconds'])}**",
-                *(ms(served[name]) if served else "" for name in ("dealer", "party0", "party1", "total")),
+                *(ms(served[name]) if served else "" for name in ("dealer", "party0", "party1")),
+                f"**{ms(served['total'])}**" if served else "",
+                *(ms(served["parts"].get(name)) if served else "" for name in ("http", "kits", "links")),
+                ms(served["client_seconds_p50"]) if served else "",
             )
         )
     head = (
         "network", "level", "dealer", "prepare, both", "compute, both", "exchanges (TLS, Python), both", "engine",
-        "service: dealer", "server 0", "server 1", "in all",
+        "service: dealer", "server 0", "server 1", "in all", "of it HTTP, its TLS, decisions", "kits stored", "control",
+        "one client waits",
     )  # fmt: skip
-    return Table(head, rows, "llrrrrrrrrr", "Processor time of one query of one image, user and system")
+    note = "Processor time of one query of one image, user and system; the last column is wall-clock"
+    return Table(head, rows, "ll" + "r" * (len(head) - 2), note)
+
+
+def prediction(result: Result) -> Table:
+    """Latency predicted on this machine before any run, beside the measured one."""
+    rows = []
+    for row in result["rows"]:
+        predicted, spent = row["predicted"]["online_seconds"], row["measured"]["online_cpu_seconds"]
+        rows.append(
+            (
+                f"{inference_title(row)}, {row['relus']:,} ReLUs",
+                row["simd"],
+                seconds(predicted),
+                seconds(spent),
+                f"{100 * (predicted / spent - 1):+.0f} %",
+                seconds(row["measured"]["online_seconds"]),
+                *(
+                    f"{1000 * row[kind][f'{phase}_seconds']:.0f} ms"
+                    for phase in ("dealer", "prepare")
+                    for kind in ("predicted", "measured")
+                ),
+                seconds(row["rehearsal_seconds"]),
+            )
+        )
+    head = (
+        "network", "level", "online predicted", "processor time of a party", "off by", "wall-clock", "dealer predicted",
+        "measured", "prepare predicted", "measured", "the prediction took",
+    )  # fmt: skip
+    note = "One image, one core a party; dealer and prepare (of one party) are processor time"
+    return Table(head, rows, "ll" + "r" * (len(head) - 2), note)
 
 
 def load(result: Result) -> Table:
@@ -152,13 +217,18 @@ def load(result: Result) -> Table:
             measured["clients"],
             f"{measured['per_second']:.1f}",
             *(f"{measured[name]:.0f} ms" for name in ("p50_ms", "p95_ms", "p99_ms")),
+            f"{1000 * measured['cpu_seconds']:.0f} ms",
+            f"{measured['queries_a_run']:.1f}",
             measured["failed"],
         )
         for row in result["rows"]
         for measured in row.get("load", ())
     ]
-    head = ("network", "clients", "answers a second", "waited p50", "p95", "p99", "failed")
-    return Table(head, rows, "lrrrrrr", "Dealer, both servers and all clients on the cores of one machine")
+    head = (
+        "network", "clients", "answers a second", "waited p50", "p95", "p99", "processor time an answer",
+        "queries a run", "failed",
+    )  # fmt: skip
+    return Table(head, rows, "lrrrrrrrr", "Dealer, both servers and all clients on the cores of one machine")
 
 
 def peers(result: Result) -> Table:
@@ -251,7 +321,7 @@ def training(runs: Iterable[TrainingRun]) -> Table:
             f"{run.result['epochs']} more" if _goes_on(run) else run.result["epochs"],
             percent(run.result["teacher_test_accuracy"]),
             percent(run.result["test_accuracy"]),
-            f"{run.result['lost']:,} of {run.result['lost_of']:,}" if "lost" in run.result else "not counted",
+            _lost(run.result),
             percent(paper_accuracy(run.settings["model"], run.settings["data"], run.result["relus"])),
         )
         for run in sorted(runs, key=place)
@@ -259,6 +329,15 @@ def training(runs: Iterable[TrainingRun]) -> Table:
     counts = ("network", "data", "ReLUs kept", "recipe", "epochs")
     head = (*counts, "all ReLUs", "replaced", "training images lost", "paper, 150 epochs (quoted)")
     return Table(head, rows, "llrrrrrrr")
+
+
+def _lost(result: Result) -> str:
+    """Images that leave what the program holds, and those that go far; runs of before only counted the latter."""
+    if "lost" not in result:
+        return "not counted"
+    if "far" not in result:
+        return f"not counted; {result['lost']:,} of {result['lost_of']:,} far"
+    return f"{result['lost']:,} of {result['lost_of']:,}; {result['far']:,} far"
 
 
 def _goes_on(run: TrainingRun) -> bool:
@@ -282,6 +361,12 @@ def speed(result: Result) -> Table:
     return Table(("images/s", *names), rows, "l" + "r" * len(names), f"Bars: {bars}")
 
 
+def method_speed(result: Result) -> Table:
+    """How long a step of every method takes beside one of distillation."""
+    rows = [(method, f"{ratio:.2f}×") for method, ratio in result["over_distillation"].items()]
+    return Table(("method", "step / distillation step"), rows, "lr", f"Bar: at most {result['bar']}×")
+
+
 def zoo(result: Result) -> Table:
     """Models on the same test images in float, in fixed point and between two parties."""
     rows = [
@@ -296,6 +381,27 @@ def zoo(result: Result) -> Table:
     ]
     head = ("model", "ReLUs", "float", "fixed point", "private", "same class as fixed point", "ties")
     return Table(head, rows, "lrrrrrr")
+
+
+LINK_WAYS = {"link": "the link", "tls": "TLS 1.3 by Python's ssl", "tcp": "TCP, nothing encrypted"}
+
+
+def link_speed(result: Result) -> Table:
+    """Messages both ways at once between two processes, one core each: by the clock, and by processor time."""
+    rows: list[Sequence[object]] = [
+        (
+            LINK_WAYS[row["way"]],
+            f"{row['bytes'] / 1e6:g} MB",
+            f"{1e3 * row['seconds']:.2f} ms",
+            f"{row['rate'] / 1e9:.2f} GB/s",
+            f"{row['rate_of_a_core'] / 1e9:.2f} GB/s",
+        )
+        for row in result["rows"]
+    ]
+    offered = "offered" if result["kernel_tls"] else "not offered"
+    note = f"Medians of {result['repeats']}; TLS by {result['openssl']}; TLS inside the kernel is {offered} here"
+    head = ("way", "message", "exchange", "each way", "each way, by processor time")
+    return Table(head, rows, "lrrrr", note)
 
 
 def kernels(result: Result) -> Table:

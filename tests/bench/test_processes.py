@@ -7,15 +7,15 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from autorep.bench import channel
+from autorep.bench.processes import receive, send
 from autorep.errors import ProtocolError
 
 
 def test_a_message_and_its_blobs_arrive_unchanged() -> None:
     here, there = Pipe()
     words = np.arange(5, dtype=np.uint64)
-    channel.send(here, {"do": "run", "number": 3}, words, b"more")
-    message, blobs = channel.receive(there)
+    send(here, {"do": "run", "number": 3}, words, b"more")
+    message, blobs = receive(there)
     assert message == {"do": "run", "number": 3}
     assert np.array_equal(np.frombuffer(blobs[0], np.uint64), words)
     assert blobs[1] == b"more"
@@ -23,13 +23,13 @@ def test_a_message_and_its_blobs_arrive_unchanged() -> None:
 
 def test_an_error_of_the_other_end_is_raised_here() -> None:
     here, there = Pipe()
-    channel.send(here, {"error": "BudgetError: too many"})
+    send(here, {"error": "BudgetError: too many"})
     with pytest.raises(ProtocolError, match="BudgetError: too many"):
-        channel.receive(there)
+        receive(there)
 
 
 def test_an_ended_process_is_a_clear_error() -> None:
     here, there = Pipe()
     here.close()
     with pytest.raises(ProtocolError, match="ended"):
-        channel.receive(there)
+        receive(there)
