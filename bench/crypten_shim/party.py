@@ -4,7 +4,7 @@ The same network, numbers and kept ReLUs as ours: convolutions with secret weigh
 gathered into one call per layer and scattered back, every other element through its channel's quadratic. The
 quadratics' coefficients are public here, which is cheaper than ours (secret) and favours CrypTen.
 
-Messages, as in `autorep.bench.channel`: {"do": "start", …}; {"do": "run"} answers with this party's share of the
+Messages, as in `autorep.bench.processes`: {"do": "start", …}; {"do": "run"} answers with this party's share of the
 logits; {"do": "count"} runs once more with CrypTen's own communication statistics on; {"do": "stop"}.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from autorep.bench import channel
+from autorep.bench import processes
 from autorep.program import files, ir
 
 
@@ -101,7 +101,7 @@ class Worker:
 
     def serve(self) -> None:
         while True:
-            message, _ = channel.receive(self.control)
+            message, _ = processes.receive(self.control)
             action = message.pop("do")
             if action == "stop":
                 return
@@ -120,14 +120,14 @@ class Worker:
         self.crypten.init()
         self.network = Network(self.crypten, files.load(Path(folder)))
         self.image = self.crypten.cryptensor(torch.from_numpy(np.load(image)), src=0)
-        channel.send(self.control, {})
+        processes.send(self.control, {})
 
     def run(self) -> None:
         started = time.perf_counter()
         with torch.no_grad(), self.crypten.no_grad():
             answer = self.network(self.image)
         share = answer.share.contiguous().numpy()
-        channel.send(self.control, {"seconds": time.perf_counter() - started}, share)
+        processes.send(self.control, {"seconds": time.perf_counter() - started}, share)
 
     def count(self) -> None:
         """CrypTen counts bytes both ways; half of them were sent."""
@@ -138,7 +138,7 @@ class Worker:
             with torch.no_grad(), self.crypten.no_grad():
                 self.network(self.image)
             stats = communicator.get().get_communication_stats()
-        channel.send(self.control, {"rounds": int(stats["rounds"]), "bytes": int(stats["bytes"]) // 2})
+        processes.send(self.control, {"rounds": int(stats["rounds"]), "bytes": int(stats["bytes"]) // 2})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The same network, numbers and kept ReLUs as ours, with secret weights; kept ReLU
 The quadratics' coefficients are public, which favours SPU. With SEMI2K its triples come from its default first-party
 provider; Cheetah needs none.
 
-Messages as in `autorep.bench.channel`: {"do": "start", …}; {"do": "run"} answers with this party's share of the logits;
+Messages as in `autorep.bench.processes`: {"do": "start", …}; {"do": "run"} answers with this party's share of logits;
 {"do": "count"} answers with nothing known, since SPU offers no statistics in Python; {"do": "stop"}.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autorep.bench import channel
+from autorep.bench import processes
 from autorep.program import files, ir
 
 
@@ -83,7 +83,7 @@ class Worker:
 
     def serve(self) -> None:
         while True:
-            message, _ = channel.receive(self.control)
+            message, _ = processes.receive(self.control)
             action = message.pop("do")
             if action == "stop":
                 return
@@ -92,7 +92,7 @@ class Worker:
             elif action == "run":
                 self.run()
             elif action == "count":
-                channel.send(self.control, {"rounds": None, "bytes": None})
+                processes.send(self.control, {"rounds": None, "bytes": None})
 
     def start(
         self, party: int, folder: str, image: str, rendezvous: str, cores: list[int], threads: int, protocol: str
@@ -134,7 +134,7 @@ class Worker:
             else:
                 own = _from_bytes(_wait_for(path), libspu.Share())
             self.runtime.set_var(name, own)
-        channel.send(self.control, {})
+        processes.send(self.control, {})
 
     def agree_on_ports(self, shared: Path, party: int) -> list[int]:
         """Party 0 finds two free ports and writes them down."""
@@ -156,7 +156,7 @@ class Worker:
         share = self.runtime.get_var(self.executable.output_names[0])
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - busy}
         content = b"".join(share.share_chunks)[-8 * self.outputs :]  # after a short header
-        channel.send(self.control, spent, content)
+        processes.send(self.control, spent, content)
 
 
 def _wait_for(path: Path) -> bytes:
