@@ -43,8 +43,8 @@ def test_a_series_may_have_budgets_of_its_own(tmp_path):
     path.write_text(GRID.format("fitted", "Nothing left").replace('method = "random"', "budgets = [0, 400]"))
     experiment = Experiment.read(path)
     assert [(run.series, run.budget) for run in experiment.runs(tmp_path, {})] == [
-        ("fitted", 400),
         ("Nothing left", 0),
+        ("fitted", 400),
         ("Nothing left", 400),
     ]
     assert experiment.common_budgets(["fitted", "Nothing left"]) == (400,)

@@ -11,7 +11,7 @@ from autorep.training.parallel import Processes
 
 @torch.no_grad()
 def accuracy(
-    model: nn.Module, images: Images, dataset: Dataset, processes: Processes | None = None, batch_size: int = 500
+    model: nn.Module, images: Images, dataset: Dataset, processes: Processes | None = None, batch_size: int = 100
 ) -> float:
     """Percentage of images whose label gets the highest logit; several processes share the batches."""
     processes = processes or Processes(0, 1, torch.device("cpu"))

@@ -137,7 +137,10 @@ class Experiment:
         return tuple(b for b in self.all_budgets if all(b in self.budgets_of(name) for name in names))
 
     def runs(self, out: Path, overrides: Mapping[str, Any]) -> list[Planned]:
-        """Every run of the grid; `overrides` (data path, weights, threads, …) come on top of everything."""
+        """Every run of the grid; `overrides` (data path, weights, threads, …) come on top of everything.
+
+        All series at the least budget come first, so that what an interrupted grid has can be compared.
+        """
         planned = []
         for name in self.series:
             own = {key: value for key, value in self.series[name].items() if key != "budgets"}
@@ -151,7 +154,7 @@ class Experiment:
                     values |= {**overrides, "out": str(place)}
                     settings = from_mapping(ReplaceSettings, values, f"{self.name}: series {name!r}")
                     planned.append(Planned(name, budget, seed, settings))
-        return planned
+        return sorted(planned, key=lambda run: (run.seed, run.budget))
 
 
 def outcome(run: Planned) -> Outcome | None:

@@ -95,7 +95,7 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     tap = FeatureTap(trainer.model, stages)
     if settings.epochs == 0:
         _without_training_(trainer, settings)
-        return _finish_replacement(trainer, handle, teacher)
+        return _finish_replacement(trainer, settings, handle, teacher)
     course = handle.course = _course(trainer, settings, handle, teacher)
     weights = handle.weights()
     optimizer = weights_optimizer(weights, settings.learning_rate, settings.weight_decay, kind=settings.optimizer)
@@ -139,7 +139,7 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     _settle_(trainer, course)
     course.end_()
     trainer.take_best_()
-    return _finish_replacement(trainer, handle, teacher)
+    return _finish_replacement(trainer, settings, handle, teacher)
 
 
 def _distilled(loss: Tensor, logits: Tensor, answers: Tensor, settings: TrainSettings | ReplaceSettings) -> Tensor:
@@ -271,19 +271,23 @@ def _restore_(
         load_optimizer_(one, f"optimizer.{name}", tensors)
 
 
-def _finish_replacement(trainer: Trainer, handle: Replacement, teacher: Teacher) -> dict[str, Any]:
+def _finish_replacement(
+    trainer: Trainer, settings: ReplaceSettings, handle: Replacement, teacher: Teacher
+) -> dict[str, Any]:
     """Count how many of its own training images the network loses, and write everything."""
     ranges = _ranges(trainer)
-    return _finish(trainer, _facts_of_replacement(trainer, handle, teacher, _program(trainer, ranges)), ranges)
+    facts = _facts_of_replacement(trainer, handle, teacher, _program(trainer, ranges), settings.lost_among)
+    return _finish(trainer, facts, ranges)
 
 
 def _facts_of_replacement(
-    trainer: Trainer, handle: Replacement, teacher: Teacher, program: Program | None
+    trainer: Trainer, handle: Replacement, teacher: Teacher, program: Program | None, lost_among: int
 ) -> dict[str, Any]:
     """Counts, the all-ReLU network's test accuracy, and how many of its own training images the network loses."""
     test = accuracy(teacher.model, trainer.dataset.test, trainer.dataset, trainer.processes)
     train = trainer.dataset.train
-    own = data.Subset(train, torch.arange(trainer.processes.rank, len(train), trainer.processes.count))
+    among = min(lost_among or len(train), len(train))
+    own = data.Subset(train, torch.arange(trainer.processes.rank, among, trainer.processes.count))
     found = reach_of(trainer.model, pixels_of(own, len(own)), trainer.dataset)
     wrong = ~torch.isfinite(found.logits.cpu()).all(1)
     if program is not None:

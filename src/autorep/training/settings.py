@@ -150,6 +150,9 @@ class ReplaceSettings(CourseSettings, RunSettings):
     """How long features are matched; to the end takes more time."""
     clip: float = 5.0
     """Largest norm of the weights' gradient; 0 does not clip."""
+    lost_among: int = 0
+    """Training images among which lost and far ones are counted at the end; 0 takes all, which takes longer than an
+    epoch."""
 
     def __post_init__(self) -> None:
         RunSettings.__post_init__(self)
@@ -166,6 +169,7 @@ class ReplaceSettings(CourseSettings, RunSettings):
         require(self.calibration_images >= 1, "calibration_images", self.calibration_images, "at least 1")
         require(self.temperature > 0, "temperature", self.temperature, "above 0")
         require(0 <= self.distill <= 1, "distill", self.distill, "a share from 0 to 1")
+        require(self.lost_among >= 0, "lost_among", self.lost_among, "a number of images, or 0 for all")
 
     @classmethod
     def of(cls, recipe: str, **values: Any) -> Self:
