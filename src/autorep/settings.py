@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import inspect
 import sys
+import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,7 +75,46 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
         options["default"] = from_mapping(cls, values, str(config or prog))
     elif config:
         rest = _as_flags(cls, values, str(config)) + rest
-    return tyro.cli(cls, args=_yes_or_no(cls, rest), **options)
+    return tyro.cli(cls, args=_yes_or_no(cls, rest), registry=_flowing_help(), **options)
+
+
+def _flowing_help() -> Any:
+    """How tyro takes our settings apart: as it would, but for help texts, whose lines it would break where ours end."""
+    import tyro
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
+
+    registry = ConstructorRegistry()
+
+    @registry.struct_rule
+    def settings(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if not dataclasses.is_dataclass(info.type):
+            return None
+        texts = {name: text for base in reversed(info.type.__mro__[:-1]) for name, text in _texts(base)}
+        hints = typing.get_type_hints(info.type, include_extras=True)
+        fields = []
+        for field in (f for f in dataclasses.fields(info.type) if f.init):
+            if isinstance(info.default, info.type):
+                default = getattr(info.default, field.name)
+            else:
+                default = tyro.MISSING if _required(field) else _default(field)
+            fields.append(StructFieldSpec(field.name, hints[field.name], default, texts.get(field.name)))
+        return StructConstructorSpec(info.type, tuple(fields))
+
+    return registry
+
+
+def _texts(cls: type[Any]) -> Iterator[tuple[str, str]]:
+    """What stands below each setting in the class's source, as one line."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, below in zip(definition.body, definition.body[1:]):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(text.split())
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def to_mapping(settings: Any) -> dict[str, Any]:

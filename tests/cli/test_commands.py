@@ -60,6 +60,15 @@ def test_help_explains_command_and_every_option(name: str, capsys: pytest.Captur
         assert documentation(command(name), field.name)[:40] in text, f"{name}: {field.name} is not explained"
 
 
+def test_help_flows_over_the_lines_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main(["replace", "--help"])
+    assert "options of its builder follow an @: resnet20@width=0.5" in capsys.readouterr().out
+
+
 RESULTS = "demo count train replace evaluate check compile compare cost prepare predict zoo report"
 
 
