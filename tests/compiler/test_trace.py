@@ -44,6 +44,57 @@ def test_check_lists_everything_at_once_with_path_line_and_advice():
     assert "torch.rand" in Path(file).read_text().splitlines()[int(line) - 1]
 
 
+def softened(x):
+    return torch.exp(-x.abs())  # the line of the helper
+
+
+def rooted(x):
+    """The helper of a helper, in a comprehension."""
+    return sum(softened(part) for part in x.chunk(2, 1))
+
+
+class Helped(nn.Module):
+    """Its unsupported calls stand in functions, a method, a hook and a closure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        self.block[0].register_forward_hook(lambda module, args, output: output.cos())  # the line of the hook
+        self.fc = nn.Linear(2, 2)
+
+    def pooled(self, x):
+        return x.mean((2, 3)).argsort(1).float()  # the line of the method
+
+    def forward(self, x):
+        last = lambda y: self.fc(y).sin()  # noqa: E731  # the line of the closure
+        return last(self.pooled(rooted(self.block(x))))
+
+
+def test_a_line_in_a_helper_is_named_itself():
+    problems = check(Helped(), images(1))
+    lines = Path(__file__).read_text().splitlines()
+    for operation, path, place in (
+        ("exp", "exp", "helper"),
+        ("cos", "block.0.cos", "hook"),
+        ("argsort", "argsort", "method"),
+        ("sin", "sin", "closure"),
+    ):
+        found = [problem for problem in problems if problem.operation == operation]
+        assert found, problems
+        for problem in found:
+            file, line = problem.source.rsplit(":", 1)
+            assert Path(file) == Path(__file__)
+            assert lines[int(line) - 1].endswith(f"the line of the {place}"), (problem, lines[int(line) - 1])
+            assert problem.path == path
+
+
+def test_a_layer_without_code_of_the_users_is_named_by_its_class():
+    """Not by the line that called the compiler."""
+    (problem,) = check(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4)), images(1))
+    assert problem.path == "1"
+    assert Path(problem.source.rsplit(":", 1)[0]).name == "normalization.py"
+
+
 def test_check_guesses_an_input_and_is_empty_for_a_good_network():
     assert check(Network(["residual", "gate", "maximum"])) == []
     assert check(nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.Linear(3, 2))) == []

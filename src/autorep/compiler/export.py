@@ -27,8 +27,9 @@ from torch.utils import _pytree as pytree
 from autorep.errors import TraceError
 
 _TORCH = os.path.dirname(torch.__file__)
+_LAYERS = os.path.join(_TORCH, "nn", "modules")
 _OWN = os.path.dirname(__file__)
-_NOT_THE_USERS = (_TORCH, _OWN, os.path.dirname(os.__file__) + os.sep + "contextlib", "<")
+_LIBRARY, _PACKAGES = os.path.dirname(os.__file__), ("site-packages", "dist-packages")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _CALL_NUMBER = re.compile(r"@\d+")  # torch.export's mark of a module's second and later calls
 
@@ -64,20 +65,19 @@ class Exported:
     def path(self, node: fx.Node) -> str:
         """Dotted path of the torch layer that made this call, or of the module around it and the function's name."""
         module_path, cls = self._module(node)
-        if cls.startswith("torch.nn.modules.") and module_path and not cls.startswith("torch.nn.modules.container"):
+        if module_path and self._by_layer(node, cls):
             return module_path
         return f"{module_path}.{function_name(node)}" if module_path else function_name(node)
 
     def operation(self, node: fx.Node) -> str:
         """The torch layer's class, or the function that was called."""
         _, cls = self._module(node)
-        own_layer = cls.startswith("torch.nn.modules.") and not cls.startswith("torch.nn.modules.container")
-        return cls.rpartition(".")[2] if own_layer else called_function(node)
+        return cls.rpartition(".")[2] if self._by_layer(node, cls) else called_function(node)
 
     def source(self, node: fx.Node) -> str:
-        """file:line of the user's code that made this call."""
-        for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
-            if not file.startswith(_NOT_THE_USERS):
+        """file:line of the user's code that made this call: the innermost, in a helper or hook where that made it."""
+        for file, line in reversed(_frames(node)):
+            if is_users(file):
                 return f"{file}:{line}"
         path, _ = self._module(node)
         try:
@@ -87,12 +87,31 @@ class Exported:
         except (AttributeError, TypeError, OSError, StopIteration):
             return "source line unknown"
 
+    def _by_layer(self, node: fx.Node, cls: str) -> bool:
+        """Whether a layer of torch made this call, and not a container or the user's hook of a layer."""
+        if not cls.startswith("torch.nn.modules.") or cls.startswith("torch.nn.modules.container"):
+            return False
+        frames = _frames(node)
+        return not frames or not is_users(frames[-1][0])
+
     def _module(self, node: fx.Node) -> tuple[str, str]:
         """Path and class name of the innermost module that was running."""
         stack = node.meta.get("nn_module_stack") or {}
         path, cls = next(reversed(stack.values()), ("", ""))
         cls = cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
         return _CALL_NUMBER.sub("", path), cls
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's, or of a package of models, rather than torch's, Python's or the compiler's."""
+    if file.startswith((_TORCH, _OWN, "<")):
+        return False
+    return not file.startswith(_LIBRARY) or any(packages in file for packages in _PACKAGES)
+
+
+def _frames(node: fx.Node) -> list[tuple[str, str]]:
+    """File and line of what was running when a call was made, as far as it was recorded, innermost last."""
+    return _FRAME.findall(node.meta.get("stack_trace") or "")
 
 
 def function_name(node: fx.Node) -> str:
@@ -137,7 +156,7 @@ def export(model: nn.Module, example: Tensor, masked: Mapping[str, nn.Module]) -
 
     `masked` are the replaced activations by path. Raises TraceError saying where and why when torch cannot.
     """
-    with _silent(), _kept_whole(masked), torch.no_grad():
+    with _silent(), _kept_whole(masked), _every_line(), torch.no_grad():
         try:
             program = torch.export.export(model, (example.clone(),), strict=False).run_decompositions({})
         except Exception as error:  # whatever the user's forward or torch raises
@@ -175,6 +194,30 @@ def _kept_whole(masked: Mapping[str, nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
+def _every_line() -> Iterator[None]:
+    """While this lasts, a call's stack trace has every line of users and torch's layers, not of `forward` alone.
+
+    What stands above `export` is not the model's. A torch that has no such filter gives the lines of `forward`.
+    """
+
+    def filtered(tracer: fx.proxy.TracerBase, stack: traceback.StackSummary) -> traceback.StackSummary:
+        start = next((i for i, frame in enumerate(stack) if (frame.filename, frame.name) == (__file__, "export")), 0)
+        kept = [frame for frame in stack[start:] if is_users(frame.filename) or frame.filename.startswith(_LAYERS)]
+        return traceback.StackSummary.from_list(kept)
+
+    name = "_filter_traceback_frames"
+    original = getattr(fx.proxy.TracerBase, name, None)
+    setattr(fx.proxy.TracerBase, name, filtered)
+    try:
+        yield
+    finally:
+        if original is None:
+            delattr(fx.proxy.TracerBase, name)
+        else:
+            setattr(fx.proxy.TracerBase, name, original)
+
+
+@contextmanager
 def _silent() -> Iterator[None]:
     """torch logs and prints what it then raises; the exception is enough."""
     level = logging.root.manager.disable
@@ -195,7 +238,7 @@ def _trace_error(model: nn.Module, example: Tensor, error: Exception) -> TraceEr
         if names.get(id(owner)):
             layer = f"{names[id(owner)]} ({type(owner).__name__})"
         file = frame.f_code.co_filename
-        if not file.startswith(_NOT_THE_USERS):
+        if is_users(file):
             line = f", {file}:{number}: `{linecache.getline(file, number).strip()}`"
     reason = next((text.strip() for text in str(error).splitlines() if text.strip()), "no reason given").rstrip(".")
     return TraceError(
