@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from autorep.compiler.compile import compile_program
+from autorep.compiler.guard import LARGEST_ROUNDING, ROUNDING
 from autorep.errors import TraceError, UnsupportedOpError
 from autorep.program.answer import split_outputs
 from autorep.replacement import replace_activations_
@@ -91,11 +93,15 @@ def may_be_refused(model: RandomStyle) -> bool:
 
 
 def assert_same(answer: np.ndarray, model: RandomStyle, x: torch.Tensor) -> None:
-    """float = torch to rounding."""
+    """float = torch to rounding; the norm of a channel that is constant multiplies torch's own, which float64 tells."""
     with torch.no_grad():
         expected = model(x.clone()).double().numpy()
-    largest = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-5 * largest, err_msg=repr(model))
+        largest = max(1.0, np.abs(expected).max())
+        if np.abs(answer - expected).max() <= 1e-5 * largest:
+            return
+        exact = copy.deepcopy(model).double()(x.double()).numpy()
+    rounding = min(ROUNDING * np.abs(expected - exact).max(), LARGEST_ROUNDING * largest)
+    np.testing.assert_allclose(answer, exact, rtol=0, atol=max(1e-5 * largest, rounding), err_msg=repr(model))
 
 
 def right_or_refused(model: RandomStyle) -> None:
