@@ -363,6 +363,20 @@ def test_snl_trains_its_gates_under_an_l1_norm():
         torch.testing.assert_close(site.aux.grad, torch.full_like(site.aux, 0.1))
 
 
+@pytest.mark.parametrize(("weight", "opens"), [(1.0, True), (0.0, False)])
+def test_snl_lets_no_gate_open_again_once_it_has_come_to_its_budget(weight, opens):
+    _, handle, _, _ = begun(of("snl"))
+    method, ctx = handle.course.selection, handle.course.ctx
+    method.state["weight"] = weight
+    first = next(iter(handle.sites.values()))
+    with torch.no_grad():
+        first.mask.zero_()
+        first.aux.fill_(0.5)
+    method.follow_(ctx, 0)
+    assert bool(first.mask.any()) is opens
+    assert bool(first.aux.any()) is opens
+
+
 def test_senet_mismatch_is_what_relu_and_polynomial_differ_by():
     model, x, y = small()
     handle = replace_activations_(model, x[:1], budget=60)

@@ -69,6 +69,8 @@ def test_too_few_seconds_are_refused_with_the_least():
     ones = {"a": torch.ones(3)}
     with pytest.raises(BudgetError, match="takes 4 s or more"):
         plan(additive(3.0, 5.0, {"a": 1.0}, {"a": 1.0}), ones, ones)
+    with pytest.raises(BudgetError, match="takes 4.5 s or more"):  # as it is counted, not as single prices add up
+        plan(Prices(4.2, 5.0, {"a": 1.0}, {"a": 1.0}, lambda counts, lines: 4.5), ones, ones)
 
 
 def test_prices_are_those_of_whole_programs_and_follow_the_link():

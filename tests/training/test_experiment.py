@@ -1,6 +1,7 @@
 """Experiments: the files in the repository, claims over made-up outcomes, and a real grid on digits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,17 @@ def test_a_gap_must_grow_as_the_budget_falls_and_an_order_hold_at_every_budget()
     assert holds(Claim("gap", ("a", "b"), ""), narrow, [20, 10]) is False
     crossed = [made("a", 10, 90), made("b", 10, 80), made("a", 20, 90), made("b", 20, 91)]
     assert holds(Claim("order", ("a", "b"), ""), crossed, [10, 20]) is False
+
+
+def test_a_faster_series_must_also_be_no_less_accurate():
+    def timed(series: str, accuracy: float, wan: float) -> Outcome:
+        return replace(made(series, 10, accuracy), private_seconds={"wan": wan})
+
+    claim = Claim("faster", ("a", "b"), "")
+    assert holds(claim, [timed("a", 90, 0.7), timed("b", 90, 1.0)], [10]) is True
+    assert holds(claim, [timed("a", 89, 0.7), timed("b", 90, 1.0)], [10]) is False
+    assert holds(claim, [timed("a", 91, 1.0), timed("b", 90, 1.0)], [10]) is False
+    assert holds(claim, [made("a", 10, 91), timed("b", 90, 1.0)], [10]) is False  # it did not compile
 
 
 def test_means_and_spreads_over_seeds(tmp_path):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from autorep.cli.output import table, told, write
 from autorep.errors import ConfigError
 from autorep.settings import nearest, read_toml
+
+if TYPE_CHECKING:
+    from autorep.program.ir import Program
+    from autorep.training.experiment import Outcome
 
 FOLDER = Path("experiments")
 
@@ -38,6 +42,8 @@ class Experiment:
     """Where runs go: processes of this machine, or workers of a Ray cluster (pip install 'autorep[sweep]')."""
     run_missing: bool = True
     """Whether to run what has not finished; --no-run-missing only tells what is there."""
+    measure: tuple[Literal["loopback", "lan", "wan"], ...] = ()
+    """Links over which one private inference of every finished network is also measured; lan and wan are throttled."""
     record: bool = False
     """Also keep the outcome under bench/results/experiments, where `autorep report` and the documents find it."""
 
@@ -68,8 +74,9 @@ class Experiment:
                 failed = grids.perform_with_ray(missing, cpus=max(self.threads or 1, 1), out=folder)
             else:
                 failed = grids.perform_all(missing, path, overrides, folder, self.jobs)
-        finished = [(run, found) for run in runs if (found := grids.outcome(run)) is not None]
-        outcomes = [found for _, found in finished]
+        outcomes = [
+            self._timed(found, grids.compiled(run)) for run in runs if (found := grids.outcome(run)) is not None
+        ]
         verdicts = [
             (claim.text, grids.holds(claim, outcomes, experiment.common_budgets(claim.series)))
             for claim in experiment.claims
@@ -79,7 +86,7 @@ class Experiment:
         head = ("test accuracy, %", *(f"{budget:g} ReLUs" for budget in budgets))
         text = [experiment.title, "", table(rows, head, "l" + "r" * len(budgets)), ""]
         text += [f"paper: {experiment.paper.strip()}", "", *told(verdicts), *(f"FAILED {line}" for line in failed)]
-        rows_kept = [{**asdict(found), "private_seconds": grids.private_seconds(run)} for run, found in finished]
+        rows_kept = [asdict(found) for found in outcomes]
         kept = {"title": experiment.title, "outcomes": rows_kept, "claims": dict(verdicts), "failed": failed}
         kept |= {"network": runs[0].settings.model, "data": runs[0].settings.data}
         write(folder, text, kept)
@@ -90,6 +97,21 @@ class Experiment:
         if outcomes:
             _figure(folder / "figure.png", experiment.series, outcomes)
         return 1 if failed or any(verdict is False for _, verdict in verdicts) else 0
+
+    def _timed(self, found: Outcome, program: Program | None) -> Outcome:
+        """With the seconds of private inference: by the cost model on every link, measured where it was asked for."""
+        import numpy as np
+
+        from autorep.bench.pi import measure
+        from autorep.training.experiment import private_seconds
+
+        if program is None:
+            return found
+        pixels = np.random.default_rng(0).random((1, *program.input.shape), np.float32)
+        measured: dict[str, float] = {
+            link: measure(program, pixels, link=link)["online_seconds"] for link in self.measure
+        }
+        return replace(found, private_seconds=private_seconds(program), measured_seconds=measured)
 
 
 def find(name: str) -> Path:

@@ -45,8 +45,12 @@ class Plan:
     damage: float
 
     @property
+    def counts(self) -> dict[str, int]:
+        return {name: int(flags.sum()) for name, flags in self.kept.items()}
+
+    @property
     def relus(self) -> int:
-        return sum(int(flags.sum()) for flags in self.kept.values())
+        return sum(self.counts.values())
 
 
 def plan(prices: Prices, quadratic: Mapping[str, Tensor], line: Mapping[str, Tensor]) -> Plan:
@@ -60,8 +64,7 @@ def plan(prices: Prices, quadratic: Mapping[str, Tensor], line: Mapping[str, Ten
     target = prices.target
     for _ in range(4):
         found = _cheapest(prices, flat, whole, target)
-        counts = {name: int(flags.sum()) for name, flags in found.kept.items()}
-        excess = prices.exact(counts, found.lines) - prices.target
+        excess = prices.exact(found.counts, found.lines) - prices.target
         if excess <= 0:
             return found
         target -= 1.05 * excess + 1e-6 * prices.target
@@ -75,7 +78,8 @@ def _cheapest(prices: Prices, damage: Mapping[str, np.ndarray], lines: Mapping[s
     options = [_with_lines(prices, damage, lines, order[:count], target) for count in range(len(order) + 1)]
     fitting = [option for option in options if option.seconds <= target]
     if not fitting:
-        least = min(option.seconds for option in options)
+        shortest = min(options, key=lambda option: option.seconds)
+        least = prices.exact(shortest.counts, shortest.lines)
         raise BudgetError(
             f"latency = {prices.target:g} s: this network takes {least:.3g} s or more on this link, whatever its"
             " activations become; give more seconds, a faster link, or a network of fewer layers"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from typing import Any, Literal
 
 from autorep.errors import AutorepError, ConfigError
 from autorep.mpc.cost import LINKS, cost
+from autorep.program.ir import Program
 from autorep.report.page import slug
 from autorep.settings import from_mapping, read_toml
 from autorep.training.compiled import compile_saved
@@ -45,12 +47,15 @@ class Claim:
         flips    masks flip less often from each named series to the next
         spread   mean test accuracies of the named series lie within `points` of each other at every budget
         budget   every run of the named series comes within 1 % of all ReLUs of its budget before a final cut
+        faster   at every budget the first of two series takes less private time on `link` than the second, by the cost
+                 model, and is no less accurate
     """
 
-    kind: Literal["order", "gap", "flips", "spread", "budget"]
+    kind: Literal["order", "gap", "flips", "spread", "budget", "faster"]
     series: tuple[str, ...]
     text: str
     points: float = 0.0
+    link: Literal["loopback", "lan", "wan"] = "wan"
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,11 @@ class Planned:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run gave; `flips` over the whole run, `excess` ReLUs above the budget cut at the end."""
+    """What a finished run gave; `flips` over the whole run, `excess` ReLUs above the budget cut at the end.
+
+    private_seconds: of one private inference by link, by the cost model; empty where the network does not compile.
+    measured_seconds: the same over throttled links, where it was asked for.
+    """
 
     series: str
     budget: float
@@ -76,6 +85,8 @@ class Outcome:
     flips: int
     excess: int
     epochs: int = 0
+    private_seconds: Mapping[str, float] = field(default_factory=dict)
+    measured_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -182,15 +193,17 @@ def outcome(run: Planned) -> Outcome | None:
     )
 
 
-def private_seconds(run: Planned) -> dict[str, float]:
-    """What one private inference of the finished network takes on every link, by the cost model.
-
-    Empty where the network does not compile, for instance because its polynomials run away.
-    """
+def compiled(run: Planned) -> Program | None:
+    """The finished network's program; None where it does not compile, for instance because polynomials run away."""
     try:
-        counted = cost(compile_saved(load_model(run.settings.out)))
+        return compile_saved(load_model(run.settings.out))
     except AutorepError:
-        return {}
+        return None
+
+
+def private_seconds(program: Program) -> dict[str, float]:
+    """What one private inference takes on every link, by the cost model."""
+    counted = cost(program)
     return {link: counted.latency(link)["seconds"] for link in LINKS}
 
 
@@ -244,12 +257,19 @@ def perform_with_ray(runs: Sequence[Planned], cpus: float, out: Path) -> list[st
 def holds(claim: Claim, outcomes: Sequence[Outcome], budgets: Sequence[float]) -> bool | None:
     """Whether a claim is true of these outcomes; None while a series it names has no run at some of these budgets."""
     means: dict[tuple[str, float], float] = {}
+    took: dict[tuple[str, float], float] = {}
     for name in claim.series:
         for budget in budgets:
             found = _of(outcomes, name, budget)
             if not found:
                 return None
             means[name, budget] = statistics.mean(one.accuracy for one in found)
+            took[name, budget] = statistics.mean(one.private_seconds.get(claim.link, math.nan) for one in found)
+
+    def faster(budget: float) -> bool:
+        first, second = ((name, budget) for name in claim.series)
+        return took[first] < took[second] and means[first] >= means[second]
+
     checks: dict[str, Callable[[], bool]] = {
         "order": lambda: all(_falling([means[name, budget] for name in claim.series]) for budget in budgets),
         "gap": lambda: _falling(
@@ -257,6 +277,7 @@ def holds(claim: Claim, outcomes: Sequence[Outcome], budgets: Sequence[float]) -
         ),
         "flips": lambda: _falling([sum(o.flips for o in outcomes if o.series == name) for name in claim.series]),
         "spread": lambda: all(_spread([means[n, budget] for n in claim.series]) <= claim.points for budget in budgets),
+        "faster": lambda: all(map(faster, budgets)),
         "budget": lambda: all(abs(o.excess) <= 0.01 * o.relus_total for o in outcomes if o.series in claim.series),
     }
     return checks[claim.kind]()
