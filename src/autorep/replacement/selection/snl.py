@@ -2,8 +2,8 @@
 
 y = a·relu(x) + (1 − a)·poly(x), poly the identity in the original (function = "identity", coefficient_rate = 0). All
 gates start at 1; the loss has weight·Σ|a| added. From time to time the gates above 0.01 are counted, and where this is
-no new low the weight grows by a tenth. Once no more than N are above, the weight is 0, gates that are closed stay so, and
-at the end of that epoch the N highest become ReLUs for good, the others are replaced.
+no new low the weight grows by a tenth. Once no more than N are above, the weight is 0, closed gates stay closed, and at
+the end of that epoch the N highest become ReLUs for good, the others are replaced.
 
 The original takes hundreds of epochs, until it is there; a selection here has an end. Adam moves a gate by at most its
 rate a step, so the rate is at least what brings a gate from 1 to 0 in a twentieth of the selection (of hundreds of
