@@ -30,7 +30,7 @@ child.kill()
     process.stdout.read(1)
     spent = processor_seconds(process.pid)
     process.communicate()
-    assert 0.75 < spent < 3
+    assert 0.7 < spent < 6  # 0.8 s of it on purpose; one child less would be 0.5
 
 
 @pytest.mark.slow

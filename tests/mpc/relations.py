@@ -16,6 +16,7 @@ from autorep.mpc.preparation import QuerySource
 from autorep.mpc.ring import U64, low_bits, reduce
 from autorep.mpc.verbs import Correlation, Source
 from autorep.program import ir
+from tests.chance import fair
 
 Draw = tuple[Correlation, tuple[np.ndarray, ...], Any]
 
@@ -144,7 +145,7 @@ def _bits(program, source, c, operands, result0, result1) -> None:
 def _triples(program, source, c, operands, result0, result1) -> None:
     x, y, product = (a ^ b for a, b in zip(result0, result1, strict=True))
     np.testing.assert_array_equal(product, x & y)
-    assert 0.4 < np.unpackbits(x.view(np.uint8)).mean() < 0.6 or x.size < 16
+    assert fair(int(np.unpackbits(x.view(np.uint8)).sum()), 64 * x.size)
 
 
 def _select(c, bits: np.ndarray, operands, products0, products1) -> None:
@@ -158,7 +159,7 @@ def _select(c, bits: np.ndarray, operands, products0, products1) -> None:
 def _selection(program, source, c, operands, result0, result1) -> None:
     planes = result0.planes ^ result1.planes
     bits = np.stack([_native.from_bit_planes(row.reshape(1, -1), c.count) for row in planes])
-    assert 0.2 < bits.mean() < 0.8 or bits.size < 32
+    assert fair(int(bits.sum()), bits.size)
     _select(c, bits, operands, result0[1:], result1[1:])
 
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,7 +25,7 @@ from autorep.program.files import program_hash, share_parameters
 from autorep.program.fixed import run_fixed
 from tests.mpc.programs import Builder, prepare
 
-TIMEOUT = 3.0
+TIMEOUT = 120.0  # which nothing here waits for: whoever waits in vain is told the cause, or gives up much earlier
 
 
 def small_program(seed: int = 0) -> ir.Program:
@@ -99,7 +98,7 @@ def pair(tmp_path_factory) -> Iterator[Pair]:
 class Saboteur:
     """Wraps a link; does something at the n-th exchange."""
 
-    def __init__(self, link: TcpTransport, at: int, act: Callable[[TcpTransport], None]) -> None:
+    def __init__(self, link: TcpTransport, at: int, act: Callable[[TcpTransport], object]) -> None:
         self._link, self._left, self._act = link, at, act
 
     def exchange(self, label: str, payload, expect: int):
@@ -126,20 +125,26 @@ def replay(link: TcpTransport) -> None:
     link._sent_steps -= 1
 
 
-def stall(link: TcpTransport) -> None:
-    time.sleep(TIMEOUT + 1.5)
-
-
-@pytest.mark.parametrize("act", [close_socket, send_garbage, replay, stall])
+@pytest.mark.parametrize("act", [close_socket, send_garbage, replay])
 def test_both_sides_end_with_a_clear_error_and_the_next_query_works(pair, act):
     link0, link1 = pair.links()
-    started = time.monotonic()
     outcomes = pair.query((link0, Saboteur(link1, 3, act)))
-    assert time.monotonic() - started < 3 * TIMEOUT
     for outcome in outcomes:
         assert isinstance(outcome, ProtocolError | OSError | ValueError), outcome
+        assert "nothing moved" not in str(outcome), "the cause is seen at once"
     assert isinstance(outcomes[0], ProtocolError)
     assert len(str(outcomes[0])) > 20
+    pair.assert_next_query_works()
+
+
+def test_a_peer_that_stalls_is_given_up_and_the_next_query_works(pair):
+    link0, link1 = pair.links()
+    link0.timeout, given_up = 1.0, threading.Event()
+    link0.abort = lambda message, abort=link0.abort: (given_up.set(), abort(message))
+    outcomes = pair.query((link0, Saboteur(link1, 3, lambda _: given_up.wait(TIMEOUT))))
+    assert isinstance(outcomes[0], ProtocolError)
+    assert "nothing moved on the link for 1 s" in str(outcomes[0])
+    assert isinstance(outcomes[1], ProtocolError), "who comes back finds that it was given up"
     pair.assert_next_query_works()
 
 
@@ -193,10 +198,10 @@ import sys, time
 from pathlib import Path
 from autorep.mpc.tls import client_context
 from autorep.mpc.transport_tcp import connect
-link = connect("127.0.0.1", int(sys.argv[1]), client_context(Path(sys.argv[2]) / "party1"), "party0", 30)
+link = connect("127.0.0.1", int(sys.argv[1]), client_context(Path(sys.argv[2]) / "party1"), "party0", 300)
 print("up", flush=True)
 link.exchange("input/open", bytes(8 * 128), 8 * 128)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -204,15 +209,13 @@ def test_a_killed_peer_is_noticed_at_once(pair):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = [sys.executable, "-c", PEER, str(listener.getsockname()[1]), str(pair.keys)]
         peer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        link = accept(listener.accept()[0], server_context(pair.keys / "party0"), {"party1"}, 30.0)
+        link = accept(listener.accept()[0], server_context(pair.keys / "party0"), {"party1"}, TIMEOUT)
     assert peer.stdout is not None
     assert peer.stdout.readline() == "up\n"
     kit = prepare(pair.parties[0], pair.dealer.deal().kits[0])
     threading.Timer(0.5, peer.kill).start()
-    started = time.monotonic()
-    with pytest.raises(ProtocolError, match="broke|closed"):
+    with pytest.raises(ProtocolError, match="broke|closed"):  # and not for want of movement
         pair.parties[0].run(link, kit, np.zeros((1, *pair.program.input.shape), np.uint64))
-    assert time.monotonic() - started < 10
     peer.wait()
     peer.stdout.close()
     pair.assert_next_query_works()

@@ -28,7 +28,7 @@ def link(server, client, role: str, accepted: set[str]) -> str:
 
     def serve() -> None:
         try:
-            transport = accept(listener.accept()[0], server_context(server), accepted, 5)
+            transport = accept(listener.accept()[0], server_context(server), accepted, 60)
             seen.append(transport.peer)
             transport.receive("end")
         except AutorepError as error:
@@ -37,11 +37,11 @@ def link(server, client, role: str, accepted: set[str]) -> str:
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        transport = connect("127.0.0.1", listener.getsockname()[1], client_context(client), role, 5, 5)
+        transport = connect("127.0.0.1", listener.getsockname()[1], client_context(client), role, 60, 60)
         transport.send("end", b"")
         transport.close()
     finally:
-        thread.join(10)
+        thread.join(120)
         listener.close()
     (result,) = seen
     if isinstance(result, Exception):

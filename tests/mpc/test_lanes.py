@@ -19,7 +19,7 @@ def test_concurrent_queries_do_not_mix():
     rng = np.random.default_rng(0)
     inputs = [rng.normal(0, 1, (1 + i % 2, *program.input.shape)) for i in range(QUERIES)]
     with LocalPair(program) as pair, ThreadPoolExecutor(2 * LANES) as threads:
-        links = [memory_pair(30.0) for _ in range(LANES)]
+        links = [memory_pair(120.0) for _ in range(LANES)]
 
         def serve(party: int, lane: int, work: list) -> list[np.ndarray]:
             prepared = [(prepare(pair.parties[party], kits[party]), shares[party]) for kits, shares in work]

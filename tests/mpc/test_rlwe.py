@@ -24,6 +24,9 @@ from autorep.mpc.rlwe.parameters import (
     unpack_polynomials,
 )
 from autorep.program import ir
+from tests.chance import uneven
+
+DEVIATIONS = 8  # which no value of the suite exceeds, but with a chance of 1e-10: there are some 100,000
 
 
 def layer(
@@ -94,14 +97,15 @@ def test_linear_layers_of_any_geometry(key: SecretKey, data: st.DataObject) -> N
     rho = random_words(1, shape.ring_bits, images, channels, side, side)
     weight = random_words(2, shape.ring_bits, *shape.weight_shape)
     errors = error_of(key, shape, rho, weight)
-    assert np.abs(errors).max() <= 7 * pack(shape).deviation + 1
+    assert np.abs(errors).max() <= DEVIATIONS * pack(shape).deviation + 1
     assert pack(shape).deviation <= tolerance(shape)
 
 
 @pytest.mark.parametrize("shape", [layer(3, 4, 70), layer(2, 3, 80, 5, 2, 2), layer(2, 2, 66, groups=2)])
 def test_planes_larger_than_a_polynomial_are_cut_into_bands(key: SecretKey, shape: Layer) -> None:
     rho = random_words(3, 44, 1, shape.channels, *shape.side)
-    assert np.abs(error_of(key, shape, rho, random_words(4, 44, *shape.weight_shape))).max() < 7 * pack(shape).deviation
+    errors = error_of(key, shape, rho, random_words(4, 44, *shape.weight_shape))
+    assert np.abs(errors).max() < DEVIATIONS * pack(shape).deviation
     assert pack(layer(3, 4, 70)).bands > 1
 
 
@@ -112,7 +116,7 @@ def test_error_is_as_planned_at_the_largest_operands(key: SecretKey, shape: Laye
     rho = np.full((1, shape.channels, *shape.side), low_bits(shape.ring_bits))
     signs = random_words(5, 1, *shape.weight_shape)
     extreme = error_of(key, shape, rho, reduce(top - np.uint64(1) + signs, shape.ring_bits))
-    assert np.abs(extreme).max() <= 7 * 3**0.5 * pack(shape).deviation
+    assert np.abs(extreme).max() <= DEVIATIONS * 3**0.5 * pack(shape).deviation
     uniform = error_of(
         key, shape, random_words(6, shape.ring_bits, *rho.shape), random_words(7, shape.ring_bits, *shape.weight_shape)
     )
@@ -125,7 +129,7 @@ def test_weights_with_few_fractional_bits_get_finer_answers(key: SecretKey) -> N
     assert pack(shape).answer_bits > pack(coarse).answer_bits
     assert pack(shape).deviation < pack(coarse).deviation / 100
     errors = error_of(key, shape, random_words(8, 24, 1, 4, 8, 8), random_words(9, 24, *shape.weight_shape))
-    assert np.abs(errors).max() <= 7 * pack(shape).deviation + 1
+    assert np.abs(errors).max() <= DEVIATIONS * pack(shape).deviation + 1
 
 
 def test_layers_that_do_not_fit_are_refused_by_name() -> None:
@@ -146,9 +150,7 @@ def test_answers_are_pseudorandom_whatever_the_weights_are(key: SecretKey) -> No
         (first, share), (second, other) = (evaluator.answer(request, seed, 4, public) for _ in range(2))
         assert np.unique(np.stack([share, other])).size > 1.99 * share.size  # the own shares: masks, new each time
         for data in (first, first ^ second):
-            counts = np.bincount(data, minlength=256)
-            expected = data.size / 256
-            assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * (2 * 255) ** 0.5
+            assert not uneven(data)
 
 
 def test_slot_products_are_exact_and_their_answers_uniform() -> None:
@@ -167,8 +169,7 @@ def test_slot_products_are_exact_and_their_answers_uniform() -> None:
     share0 = holder.decrypt(answer, 1)
     for a, b, c, d, u, v in zip(*(values[0].tolist() for values in (x0, x1, y0, y1, share0, share1))):
         assert (u + v) % t == (a * d + c * b) % t
-    counts = np.bincount(answer, minlength=256)
-    assert ((counts - answer.size / 256) ** 2 / (answer.size / 256)).sum() < 255 + 6 * (2 * 255) ** 0.5
+    assert not uneven(answer)
 
 
 def test_phase_of_a_slot_answer_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

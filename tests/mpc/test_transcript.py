@@ -16,6 +16,7 @@ from autorep.mpc.local import LocalPair
 from autorep.mpc.party import Party
 from autorep.mpc.ring import reduce
 from autorep.program.files import share_parameters
+from tests.chance import coincidences, uneven
 from tests.mpc.programs import mixed_program, prepare
 
 
@@ -37,11 +38,9 @@ def messages(monkeypatch) -> list[tuple[int, str, np.ndarray, int]]:
     return seen
 
 
-def chi_square(values: np.ndarray, bits: int, shift: int) -> float:
-    """χ² per degree of freedom of the byte at `shift` bits below the top."""
-    counts = np.bincount(((values >> np.uint64(bits - shift)) & np.uint64(255)).reshape(-1).astype(int), minlength=256)
-    expected = values.size / 256
-    return float(((counts - expected) ** 2 / expected).sum() / 255)
+def byte(values: np.ndarray, bits: int, shift: int) -> np.ndarray:
+    """The byte at `shift` bits below the top."""
+    return (values >> np.uint64(bits - shift)).astype(np.uint8)
 
 
 @pytest.mark.parametrize("x_scale", [0.0, 1.0])
@@ -57,7 +56,7 @@ def test_messages_and_opened_values_are_uniform(messages, x_scale):
             values = np.concatenate([m[2].reshape(-1) for m in messages if m[1].startswith(kind) and m[3] == bits])
             assert values.size > 20_000
             for shift in (8, 16, bits):  # top byte, second byte, lowest byte
-                assert chi_square(values, bits, shift) < 1.5, (kind, bits, shift)
+                assert not uneven(byte(values, bits, shift)), (kind, bits, shift)
 
 
 def test_opened_weights_are_uniform_and_differ_between_dealers(messages):
@@ -68,7 +67,7 @@ def test_opened_weights_are_uniform_and_differ_between_dealers(messages):
     opened = [m for m in messages if m[0] == 0 and m[1].startswith("opened")]
     half = len(opened) // 2
     values = np.concatenate([m[2].reshape(-1) for m in opened])
-    assert chi_square(values, 64, 8) < 1.6
+    assert not uneven(byte(values, 64, 8))
     assert all(not np.any(a[2] == b[2]) for a, b in zip(opened[:half], opened[half:]))
 
 
@@ -89,7 +88,8 @@ def test_two_runs_on_the_same_input_share_nothing(messages):
     pairs = list(zip(ordered(first), ordered(second), strict=True))
     assert all(a[:2] == b[:2] for a, b in pairs)
     repeated = sum(np.count_nonzero(a[2] == b[2]) for a, b in pairs)
-    assert repeated == 0
+    values = sum(a[2].size for a, _ in pairs)
+    assert repeated <= coincidences(values, min(a[3] for a, _ in pairs))
 
 
 def test_no_seed_in_logs_reprs_or_errors(caplog):

@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from autorep.mpc.transport import (
     abort_frame,
     frame_header,
     handshake,
+    label_hash,
     memory_pair,
 )
 from autorep.mpc.transport_tcp import TcpTransport, accept, connect
@@ -57,12 +57,12 @@ def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), "an end hangs"
     return results[0], results[1]
 
 
-def tcp_pair(keys: Path, timeout: float = 5.0, roles: tuple[str, str] = ("party0", "party1")) -> tuple[Any, Any]:
+def tcp_pair(keys: Path, timeout: float = 60.0, roles: tuple[str, str] = ("party0", "party1")) -> tuple[Any, Any]:
     """Party 0 accepts, party 1 connects; results may be exceptions."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -74,7 +74,7 @@ def tcp_pair(keys: Path, timeout: float = 5.0, roles: tuple[str, str] = ("party0
 
 @pytest.fixture(params=["memory", "tcp", "throttled"])
 def pair(request: pytest.FixtureRequest, keys: Path) -> Iterator[Pair]:
-    ends = tcp_pair(keys) if request.param == "tcp" else memory_pair(timeout=5.0)
+    ends = tcp_pair(keys) if request.param == "tcp" else memory_pair()
     if request.param == "throttled":
         ends = tuple(Throttled(end, 1e9, 0.001) for end in ends)
     yield ends
@@ -179,10 +179,8 @@ def test_parties_at_different_operations_notice(pair: Pair) -> None:
 
 def test_silent_peer_times_out(keys: Path) -> None:
     for left, right in (memory_pair(0.2), tcp_pair(keys, 0.2)):
-        started = time.monotonic()
         with pytest.raises(ProtocolError, match=r"nothing moved on the link for 0\.2 s"):
             left.exchange("conv1", b"a" * 10, 10)
-        assert time.monotonic() - started < 2
         right.close()
 
 
@@ -196,10 +194,8 @@ def test_peer_that_never_reads_times_out(keys: Path) -> None:
 def test_interrupt_wakes_a_waiting_thread(pair: Pair) -> None:
     left, _ = pair
     threading.Timer(0.1, left.interrupt).start()
-    started = time.monotonic()
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match="broke"):  # and not for want of movement
         left.receive("never")
-    assert time.monotonic() - started < 3
 
 
 def test_closed_peer_is_reported_at_once(keys: Path) -> None:
@@ -209,11 +205,12 @@ def test_closed_peer_is_reported_at_once(keys: Path) -> None:
         left.exchange("conv1", b"a", 1)
 
 
-def test_throttle_delays_by_size_and_distance() -> None:
-    left, right = (Throttled(end, 1e6, 0.02) for end in memory_pair(5.0))
-    started = time.monotonic()
+def test_throttle_delays_by_size_and_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = (Throttled(end, 1e6, 0.02) for end in memory_pair())
+    slept: list[float] = []
+    monkeypatch.setattr(transport.time, "sleep", slept.append)
     both(lambda: left.exchange("x", bytes(30_000), 30_000), lambda: right.exchange("x", bytes(30_000), 30_000))
-    assert 0.05 <= time.monotonic() - started < 0.5
+    assert slept == [pytest.approx(0.02 + (30_000 + FRAME_OVERHEAD) / 1e6)] * 2
 
 
 def test_handshake_returns_the_peers_hello(pair: Pair) -> None:
@@ -263,17 +260,18 @@ def test_certificate_of_another_authority_is_refused(keys: Path, tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         errors = both(
-            lambda: accept(listener.accept()[0], server_context(keys / "party0"), {"party1"}, 5),
-            lambda: connect("127.0.0.1", port, client_context(tmp_path / "party1"), "party0", 5),
+            lambda: accept(listener.accept()[0], server_context(keys / "party0"), {"party1"}, 60),
+            lambda: connect("127.0.0.1", port, client_context(tmp_path / "party1"), "party0", 60),
         )
     assert all(isinstance(error, HandshakeError) for error in errors)
 
 
 def test_refused_connection_says_so(keys: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(ProtocolError, match="cannot connect"):
-        connect("127.0.0.1", port, client_context(keys / "party1"), "party0", 1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else can take the port, and nobody listens
+        port = silent.getsockname()[1]
+        with pytest.raises(ProtocolError, match="cannot connect"):
+            connect("127.0.0.1", port, client_context(keys / "party1"), "party0", 1)
 
 
 def feed(reader: FrameReader, stream: bytes, cuts: list[int]) -> bytes:
@@ -364,15 +362,16 @@ def test_link_shows_no_plain_text(keys: Path) -> None:
         relay = threading.Thread(target=record_both_ways, args=(front, back, seen), daemon=True)
         relay.start()
         left, right = both(
-            lambda: accept(back.accept()[0], server_context(keys / "party0"), {"party1"}, 5),
-            lambda: connect("127.0.0.1", front.getsockname()[1], client_context(keys / "party1"), "party0", 5),
+            lambda: accept(back.accept()[0], server_context(keys / "party0"), {"party1"}, 60),
+            lambda: connect("127.0.0.1", front.getsockname()[1], client_context(keys / "party1"), "party0", 60),
         )
     secret = b"a secret of the model" * 2000
     both(lambda: left.exchange("conv1", secret, len(secret)), lambda: right.exchange("conv1", secret, len(secret)))
-    shown = [left._sealer._key, right._sealer._key, b"a secret of the model", b"ARP"]
+    start, label = frame_header(1, 0, "conv1", len(secret))[:8], label_hash("conv1")
+    shown = [left._sealer._key, right._sealer._key, b"a secret of the model", start, label]
     left.close()
     right.close()
-    relay.join(10)
+    relay.join(120)
     wire = b"".join(seen)
     assert len(wire) > 2 * len(secret)
     assert not any(text in wire for text in shown)
@@ -382,7 +381,7 @@ def record_both_ways(front: socket.socket, back: socket.socket, seen: list[bytes
     near, far = front.accept()[0], socket.create_connection(back.getsockname())
     other = {near: far, far: near}
     while other:
-        for ready in select.select(list(other), [], [], 10)[0]:
+        for ready in select.select(list(other), [], [], 60)[0]:
             data = ready.recv(1 << 16)
             if not data:
                 near.close()

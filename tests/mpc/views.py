@@ -18,6 +18,7 @@ from autorep.mpc.online import Exchange
 from autorep.mpc.ring import reduce
 from autorep.mpc.tape import PartyTape
 from autorep.program import ir
+from tests.chance import coincidences, fair
 
 COMMON = 44  # bits in which values of different rings are compared
 
@@ -142,11 +143,9 @@ def view_of(program: ir.Program, batch: int, comparison: str = "dcf") -> View:
 
 
 def unbalanced(values: np.ndarray, bits: int) -> list[int]:
-    """Bits that are not one in half of the values, by more than 6.5 standard deviations."""
-    count = values.size
-    limit = 6.5 * np.sqrt(count) / 2
+    """Bits that are not one in half of the values, beyond chance."""
     ones = [np.count_nonzero((values >> np.uint64(bit)) & np.uint64(1)) for bit in range(bits)]
-    return [bit for bit, found in enumerate(ones) if abs(found - count / 2) > limit]
+    return [bit for bit, found in enumerate(ones) if not fair(found, values.size)]
 
 
 def repeated(tensors: dict[str, np.ndarray]) -> list[tuple[str, str]]:
@@ -155,7 +154,7 @@ def repeated(tensors: dict[str, np.ndarray]) -> list[tuple[str, str]]:
     owner = np.repeat(np.arange(len(tensors)), [tensor.size for tensor in tensors.values()])
     order = np.argsort(values, kind="stable")
     again = np.flatnonzero(values[order][1:] == values[order][:-1])
-    if len(again) <= 2:  # a few thousandths are to be expected
+    if len(again) <= coincidences(len(values) ** 2 / 2, COMMON):
         return []
     names = list(tensors)
     return sorted({(names[owner[order[i]]], names[owner[order[i + 1]]]) for i in again})

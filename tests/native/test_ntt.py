@@ -6,12 +6,12 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep._native import rns
 
-CASES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CASES = settings(max_examples=25)
 PRIMES = {4096: (562949953216513, 562949952987137), 8192: (562949952847873, 2147352577)}
 SMALL = (64, (562949953216513, 2147352577))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep import _native
@@ -16,7 +16,7 @@ def stream(key: bytes, words: int) -> np.ndarray:
     return np.frombuffer(encryptor.update(bytes(8 * words)), np.uint64)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 700), st.integers(1, 64))
 def test_stream_equals_aes_ctr_cut_to_bits(level: str, key: bytes, words: int, bits: int) -> None:
     found = _native.prg(key, np.empty(words, np.uint64), bits)

@@ -1,7 +1,5 @@
 """Two processes train together: moments, masks and weights must come out identical on both."""
 
-import os
-import socket
 from pathlib import Path
 
 import torch
@@ -14,11 +12,10 @@ from autorep.replacement import attach, replace_activations_
 from tests.replacement.networks import Small
 
 
-def train(rank: int, port: int, folder: str) -> None:
+def train(rank: int, folder: str) -> None:
     """One of two processes; each sees its own half of the data."""
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = Small()
     images = torch.randn(16, 1, 6, 6)[rank * 8 : rank * 8 + 8]
@@ -43,10 +40,7 @@ def train(rank: int, port: int, folder: str) -> None:
 
 
 def test_two_processes_end_with_identical_masks_moments_and_weights(tmp_path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(train, (port, str(tmp_path)), nprocs=2)
+    multiprocessing.spawn(train, (str(tmp_path),), nprocs=2)
     one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert sum(int(value.sum()) for name, value in one.items() if name.endswith("mask")) == 50
     own = [name for name in one if "running" not in name and "moments" not in name]  # batch statistics are local
@@ -55,10 +49,7 @@ def test_two_processes_end_with_identical_masks_moments_and_weights(tmp_path) ->
 
 def test_calibration_pools_the_processes(tmp_path) -> None:
     """The moments that two halves agree on are those of one process that saw all."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(calibrate, (port, str(tmp_path)), nprocs=2)
+    multiprocessing.spawn(calibrate, (str(tmp_path),), nprocs=2)
     torch.manual_seed(0)
     model = Small()
     images = torch.randn(16, 1, 6, 6)
@@ -71,11 +62,10 @@ def test_calibration_pools_the_processes(tmp_path) -> None:
             torch.testing.assert_close(found[f"{name}.std"], site.std, rtol=1e-5, atol=1e-6)
 
 
-def calibrate(rank: int, port: int, folder: str) -> None:
+def calibrate(rank: int, folder: str) -> None:
     """Uneven parts: 4 images here, 12 there."""
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = Small()
     images = torch.randn(16, 1, 6, 6)
@@ -85,11 +75,10 @@ def calibrate(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def whole_course(rank: int, port: int, folder: str) -> None:
+def whole_course(rank: int, folder: str) -> None:
     """One wrapper from the first step until after finalize_."""
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = Small()
     images = torch.randn(16, 1, 6, 6)[rank * 8 : rank * 8 + 8]
@@ -112,10 +101,7 @@ def whole_course(rank: int, port: int, folder: str) -> None:
 
 
 def test_one_wrapper_lasts_through_the_freeze_and_finalize(tmp_path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(whole_course, (port, str(tmp_path)), nprocs=2)
+    multiprocessing.spawn(whole_course, (str(tmp_path),), nprocs=2)
     one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert sum(int(value.sum()) for name, value in one.items() if name.endswith("mask")) == 50
     own = [name for name in one if "running" not in name and "moments" not in name]  # batch statistics are local

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autorep.report.page import Page, Section
@@ -48,6 +48,8 @@ def test_counts_are_written_as_papers_write_them() -> None:
 
 
 @given(st.floats(1.0, 1e7), st.floats(1.5, 1e6))
+@example(1.0625, 2.25)
+@example(1.51, 3.3)
 def test_logarithmic_axes_have_ticks_one_can_read(low: float, ratio: float) -> None:
     ticks = log_ticks(low, low * ratio)
     assert ticks == sorted(ticks)

@@ -29,7 +29,10 @@ yaml = pytest.importorskip("yaml")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 INSIDE = "/var/lib/autorep"
-MACHINES = {"SERVER0": "127.77.18.1", "SERVER1": "127.77.18.2", "DEALER": "127.77.18.3", "OWNER": "1000:1000"}
+NUMBER, LAST = divmod(os.getpid(), 60)  # addresses that no other process of tests has
+OWN = f"127.{100 + NUMBER // 250 % 150}.{NUMBER % 250}"
+MACHINES = {name: f"{OWN}.{4 * LAST + place}" for place, name in enumerate(("SERVER0", "SERVER1", "DEALER"), 1)}
+MACHINES["OWNER"] = "1000:1000"
 
 
 def services() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ class Server:
     """One server's end, and the dealer's thread behind the other end."""
 
     def __init__(self, service: DealerService, role: str) -> None:
-        self.link, far = memory_pair(timeout=5.0)
+        self.link, far = memory_pair()
         far.peer = role  # type: ignore[attr-defined]  # TLS would have found it in the certificate
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._serve, args=(service, far), daemon=True)
@@ -50,7 +49,7 @@ class Server:
 
     def close(self) -> None:
         self.link.close()
-        self._thread.join(10)
+        self._thread.join(100)
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +103,17 @@ def test_a_kit_that_takes_longer_than_the_time_out_still_comes(
     follower.register(1, digest, archive)
     deal_to = Dealer.deal_to
 
+    heard = threading.Event()
+
     def slowly(self: Dealer, sinks: Any, batch: int) -> bytes:
-        time.sleep(0.5)
+        assert heard.wait(100), "nobody said that the dealer is alive"
         return deal_to(self, sinks, batch)
 
     monkeypatch.setattr(Dealer, "deal_to", slowly)
     while "coming" not in _ask(leader, 1):
         pass
     assert receive_message(leader.link) == ALIVE
+    heard.set()
     assert receive_result(leader.link)["kit"] == verify(_kit(leader, program, 0)).kit_id.hex()
     service.stopping.set()
     leader.close()

@@ -17,7 +17,7 @@ import pytest
 
 from autorep.program.ir import Program
 from autorep.service.client import Client
-from autorep.service.local import LocalDeployment, _free_ports
+from autorep.service.local import LocalDeployment, hold_ports
 from autorep.service.web import authority
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -49,7 +49,8 @@ def balancers(pairs: list[LocalDeployment], folder: Path) -> Iterator[list[str]]
     """One nginx for each operator."""
     authorities = b"".join(pair.ca.read_bytes() for pair in pairs)
     (folder / "ca.pem").write_bytes(authorities)
-    ports, processes = _free_ports(2), []
+    held, processes = hold_ports(2), []
+    ports = [each.getsockname()[1] for each in held]
     for index, port in enumerate(ports):
         path = folder / f"nginx{index}.conf"
         path.write_text(configuration(index, port, pairs, folder))
@@ -59,7 +60,7 @@ def balancers(pairs: list[LocalDeployment], folder: Path) -> Iterator[list[str]]
     urls = [f"https://127.0.0.1:{port}" for port in ports]
     try:
         with httpx.Client(verify=authority(folder / "ca.pem")) as web:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 100
             while not all(_answers(web, url) for url in urls):
                 assert time.monotonic() < deadline, (folder / "nginx0.log").read_text()
                 time.sleep(0.1)
@@ -67,7 +68,9 @@ def balancers(pairs: list[LocalDeployment], folder: Path) -> Iterator[list[str]]
     finally:
         for process in processes:
             process.terminate()
-            process.wait(10)
+            process.wait(100)
+        for each in held:
+            each.close()
 
 
 def _answers(web: httpx.Client, url: str) -> bool:
@@ -110,8 +113,8 @@ def test_pair_that_dies_behind_balancers_loses_nothing(program: Program, tmp_pat
         wait_more(answers, 6, failures)
         over.set()
         for thread in threads:
-            thread.join(90)
-        assert not failures
+            thread.join(200)
+        assert not failures, failures
         assert max(np.abs(difference).max() for difference in answers) < 1e-3
         used = [sum('"running"' in line for line in pair.log("party0").read_text().splitlines()) for pair in pairs]
         assert min(used) > 0, "both pairs worked"
@@ -121,5 +124,5 @@ def wait_more(answers: list[np.ndarray], count: int, failures: list[BaseExceptio
     goal, deadline = len(answers) + count, time.monotonic() + 90
     while len(answers) < goal:
         assert not failures, failures
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"{len(answers)} answers came, {goal} are waited for"
         time.sleep(0.05)

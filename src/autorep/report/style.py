@@ -78,13 +78,19 @@ def tidy(axes: Axes, xlabel: str = "", ylabel: str = "", grid: str = "y") -> Non
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the ends of a logarithmic axis: the finest choice that is not more than eight."""
-    choices = []
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(n / 10 for n in range(10, 100, 5))):
-        decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-        ticks = [step * 10.0**decade for decade in decades for step in steps]
-        choices.append([tick for tick in ticks if low <= tick <= high])
-    return max((choice for choice in choices if len(choice) <= 8), key=len)
+    """Round numbers between the ends of a logarithmic axis: the finest choice that is not more than eight.
+
+    There are three at least where the ends are more than a factor of two apart: else steps of fifths are taken.
+    """
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+
+    def ticks(steps: tuple[float, ...]) -> list[float]:
+        return [tick for decade in decades for step in steps if low <= (tick := step * 10.0**decade) <= high]
+
+    halves = tuple(n / 10 for n in range(10, 100, 5))
+    choices = [ticks(steps) for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), halves)]
+    best = max((choice for choice in choices if len(choice) <= 8), key=len)
+    return best if len(best) > 2 else ticks((1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9))
 
 
 def log_axis(axis: Axis, name: Callable[[float], str] = thousands, from_zero: bool = False) -> None:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import signal
@@ -63,7 +62,8 @@ class LocalDeployment:
         self._prepare, self._lanes, self._options, self._patience = prepare, lanes, options, patience
         self._temporary = tempfile.TemporaryDirectory(prefix="autorep-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
-        free = _free_ports(4)
+        self._held = hold_ports(4)
+        free = [held.getsockname()[1] for held in self._held]
         self.urls = tuple(f"https://127.0.0.1:{port}" for port in ports or free[:2])
         self._peer, self._supply = (f"127.0.0.1:{port}" for port in free[2:])
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -124,6 +124,8 @@ class LocalDeployment:
                 process.wait()
         for log in self._logs:
             log.close()
+        for held in self._held:
+            held.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -174,11 +176,19 @@ def _stored(readiness: list[httpx.Response]) -> int:
     return min(max(program["stored"] for program in answer.json()["programs"].values()) for answer in readiness)
 
 
-def _free_ports(count: int) -> list[int]:
-    """Free ports below those the system gives to outgoing connections, so that none is taken before we listen."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = 20_000 + secrets.randbelow(12_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            ports.add(port)
-    return sorted(ports)
+def hold_ports(count: int) -> list[socket.socket]:
+    """Sockets that hold a free port each, below those the system gives to outgoing connections.
+
+    While one is open, nobody finds its port free but who asks for this very port, as a server of ours does, also when
+    it is started anew: a port that is bound, though nobody listens, may be bound again where both allow it.
+    """
+    held: list[socket.socket] = []
+    while len(held) < count:
+        candidate = socket.socket()
+        try:
+            candidate.bind(("127.0.0.1", 20_000 + secrets.randbelow(12_000)))
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: it must be free of others
+            held.append(candidate)
+        except OSError:  # taken
+            candidate.close()
+    return held
