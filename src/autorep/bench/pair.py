@@ -136,8 +136,9 @@ class Pair:
         shares = share_input(self.program, images)
         started = time.perf_counter()
         self._processes.send([{"do": "run"}] * 2, shares)
-        parties, answers = self._processes.gather()
+        _, answers = self._processes.gather()
         seconds = time.perf_counter() - started
+        parties, _ = self._processes.gather()
         shape = (len(images), *self.program.output.shape)
         joined = [np.frombuffer(answer, np.uint64).reshape(shape) for answer in answers]
         return Query(

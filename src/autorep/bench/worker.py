@@ -5,7 +5,7 @@ It never imports torch, links to the other party over TCP with TLS 1.3, and answ
     {"do": "start", …}              load the program and its shares, connect, open the weights
     {"do": "make", …}               make kits with the other party, where no dealer does
     {"do": "prepare", "path": …}    turn a kit, a file or one of those made, into a prepared query
-    {"do": "run"} + share           one online pass; answers with this party's share of the logits
+    {"do": "run"} + share           one online pass; answers with this party's share of the logits, then what it took
     {"do": "stop"}
 """
 
@@ -82,6 +82,7 @@ class Worker:
         program = files.load_public(Path(folder) / "public")
         shares = files.load_party(Path(folder) / f"party{party}", program).shares
         self.party = Party(program, shares, party, comparison)  # type: ignore[arg-type]  # checked by the caller
+        del shares  # set-up frees them one by one
         self.link = self._connect(party, Path(folder) / "keys")
         hello = {"party": party, "program": self.party.program_hash.hex(), "comparison": comparison}
         handshake(self.link, hello)
@@ -149,6 +150,7 @@ class Worker:
         started, cpu = time.perf_counter(), time.process_time()
         answer = self.party.run(self.link, self.query, np.frombuffer(share, np.uint64).reshape(shape))
         seconds, busy = time.perf_counter() - started, time.process_time() - cpu
+        processes.send(self._control, {}, np.ascontiguousarray(answer))
         total = self.link.ledger.total("online")
         moved = {label: [e.sent, e.rounds, e.seconds] for label, e in self.link.ledger.layers("online").items()}
         result: dict[str, Any] = {
@@ -162,7 +164,7 @@ class Worker:
             "peak_bytes": memory_bytes("VmHWM"),
             "runtime_bytes": self._runtime,
         }
-        processes.send(self._control, result, np.ascontiguousarray(answer))
+        processes.send(self._control, result)
 
 
 def main() -> int:

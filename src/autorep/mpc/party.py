@@ -38,6 +38,8 @@ class PreparedQuery:
     Attributes:
         steps: operation and its material, in program order.
         masks: wire name -> this party's share of its mask, for wires that are read as shares.
+        source: what it was read from. Keys lie there; and unmapping a kit of many megabytes, as soon as nobody reads it
+            any more, takes a millisecond that must not fall into the run.
         seconds: operation name -> time of the online step, filled by `run`.
     """
 
@@ -45,6 +47,7 @@ class PreparedQuery:
     batch: int
     steps: list[tuple[Operation, Any]] = field(repr=False)
     masks: dict[str, np.ndarray] = field(repr=False)
+    source: QuerySource = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     used: bool = False
 
@@ -119,7 +122,7 @@ class Party:
             (operation, operation.prepare(material, self._own[operation.op.name]))
             for operation, material in zip(operations, materials)
         ]
-        return PreparedQuery(source.kit_id, source.batch, steps, masks)
+        return PreparedQuery(source.kit_id, source.batch, steps, masks, source)
 
     def run(
         self,
