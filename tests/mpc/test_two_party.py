@@ -29,6 +29,7 @@ from autorep.mpc.transport import Ledger, MemoryTransport, memory_pair
 from autorep.mpc.two_party import model, names, rounding, wire
 from autorep.mpc.two_party.account import Spent
 from autorep.mpc.two_party.cost import make_frames, preparation_cost, setup_frames
+from autorep.mpc.two_party.cross import Coefficients, LatticeCross
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.mpc.two_party.stored import OwnRandomness, kit_bytes
 from autorep.program import ir, quadratics
@@ -112,6 +113,34 @@ def test_every_relation_holds_and_the_answer_is_fixed_points(preparation: str) -
     x = np.random.default_rng(0).normal(0, 1, (batch, *program.input.shape))
     answer = servers.answer([made[i][1][1] for i in (0, 1)], x)
     assert np.abs(answer - run_fixed(program, x)).max() < 5e-3
+
+
+@pytest.mark.parametrize(("images", "count"), [(3, 2 * slots.SLOTS + 5), (1, 7)])
+def test_quadratics_are_exact_whoever_holds_the_key_of_a_block(
+    images: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine blocks: five of P0's key and four of P1's, in chunks that cross images; and one block, all of it P0's."""
+    monkeypatch.setattr(slots, "CHUNK", 2)
+    links, rng, t = memory_pair(), np.random.default_rng(0), slots.MODULUS.value
+    a, b = rng.integers(-(2**20), 2**20, (2, count))
+    rho = rng.integers(-(2**18), 2**18, (images, count))
+    first = rng.integers(0, 2**64, (2, count), dtype=np.uint64), rng.integers(0, t, rho.shape, dtype=np.uint64)
+    second = (
+        np.stack([a, b]).view(np.uint64) - first[0],
+        ((rho.astype(object) - first[1].astype(object)) % t).astype(np.uint64),
+    )
+
+    def run(i: int) -> tuple[np.ndarray, np.ndarray]:
+        (coefficients, shares), cross = (first, second)[i], LatticeCross(i, links[i])
+        cross.load({}, Coefficients(*coefficients))
+        return cross.quadratics(shares)
+
+    with ThreadPoolExecutor(2) as pool:
+        (p0, q0), (p1, q1) = pool.map(run, (0, 1))
+    assert np.array_equal((p0 + p1).view(np.int64), a * rho)
+    assert np.array_equal((q0 + q1).view(np.int64), rho * (a * rho - b))
+    held = [part.stop - part.start for part in slots.halves(images * slots.blocks_of(count))]
+    assert held == ([5, 4] if images == 3 else [1, 0])
 
 
 def test_random_networks_agree_with_fixed_point() -> None:

@@ -10,6 +10,7 @@ Everything secret is drawn from the operating system, lives in memory only, and 
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field
 from functools import cache
@@ -55,7 +56,8 @@ def pack_polynomials(x: np.ndarray) -> np.ndarray:
 
 def unpack_polynomials(ring: rns.Ring, data: np.ndarray, count: int) -> np.ndarray:
     """The residues back; a value that is no residue becomes one, so that the kernels' bounds hold whatever arrives."""
-    words = _native.unpack(data, count * ring.n * len(ring.primes), RESIDUE_BITS).reshape(len(ring.primes), count, -1)
+    shape = len(ring.primes), count, ring.n
+    words = _native.unpack(data, math.prod(shape), RESIDUE_BITS).reshape(shape)
     primes = np.array(ring.primes, np.uint64)[:, None, None]
     return words - primes * (words >= primes)
 

@@ -1,15 +1,17 @@
 """Products of shared numbers modulo t, 8,192 at a time, by encryption in slots.
 
-t is a product of two 31-bit primes that are 1 modulo 2n, so a polynomial modulo t is 8,192 numbers. P0 holds the
-key. For shares x = x₀ + x₁ and y = y₀ + y₁ modulo t:
+t is a product of two 31-bit primes that are 1 modulo 2n, so a polynomial modulo t is 8,192 numbers. Of every block one
+party, H, holds the key, and the other, E, evaluates. For shares x = x_H + x_E and y = y_H + y_E modulo t:
 
-1. P0 → P1: Enc(x₀), Enc(y₀), 98 KB each (a ciphertext may serve several products).
-2. P1: Enc(x₀)·y₁ + Enc(y₀)·x₁, less an encryption of a uniform share modulo t, plus an encryption of zero under P0's
+1. H → E: Enc(x_H), Enc(y_H), 98 KB each (a ciphertext may serve several products).
+2. E: Enc(x_H)·y_E + Enc(y_H)·x_E, less an encryption of a uniform share modulo t, plus an encryption of zero under H's
    public key, plus uniform noise 60 bits above the product's own; rounded to 72 bits a coefficient, 144 KB back.
-3. P0 decrypts its share of the cross terms; each party adds x_i·y_i of its own.
+3. H decrypts its share of the cross terms; each party adds x_i·y_i of its own.
 
+P0 is H of the first half of all blocks and P1 of the second (`halves`), so that both work at the same time, and a
+flight carries both directions.
 Exact: an error in one coefficient would spoil every slot, so `PHASE_ERROR` bounds it below q / 2t.
-P1 sees ciphertexts only. P0 sees c₁, a fresh ring-LWE sample, and a phase that is its uniform share and noise that
+E sees ciphertexts only. H sees c₁, a fresh ring-LWE sample, and a phase that is its uniform share and noise that
 hides the product's own within 2**−60.
 """
 
@@ -39,6 +41,7 @@ from autorep.mpc.rlwe.parameters import (
 T_PRIMES = (2147352577, 2147205121)
 MODULUS = Modulus(T_PRIMES[0] * T_PRIMES[1])
 SLOTS = 8192
+CHUNK = 16  # blocks that are evaluated or decrypted together, and packed as one answer
 ANSWER_BITS = 72
 FLOOD_BITS = 131
 _FLOOD_LIMBS = ((44, 0), (44, 44), (FLOOD_BITS - 88, 88))  # (bits, position)
@@ -58,6 +61,17 @@ def _t_ring() -> rns.Ring:
 def blocks_of(count: int) -> int:
     """Polynomials for `count` numbers."""
     return -(-count // SLOTS)
+
+
+def halves(blocks: int) -> tuple[slice, slice]:
+    """The blocks of which P0, and those of which P1, holds the key."""
+    middle = blocks - blocks // 2
+    return slice(0, middle), slice(middle, blocks)
+
+
+def chunks(part: slice) -> list[slice]:
+    """The blocks of one key, cut into what is answered together."""
+    return [slice(start, min(start + CHUNK, part.stop)) for start in range(part.start, part.stop, CHUNK)]
 
 
 def request_bytes(blocks: int) -> int:
@@ -92,28 +106,32 @@ def _scaled(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Factor:
-    """A shared number as P1 has it: P0's share encrypted (c₀, c₁), its own share as a plaintext, all transformed."""
+    """Shared numbers as E has them: H's share encrypted (c₀, c₁), its own share as a plaintext, all transformed.
+
+    `first` is the number of its first block; after the last one it starts again, as coefficients do image by image.
+    """
 
     c0: np.ndarray = field(repr=False)
     c1: np.ndarray = field(repr=False)
     plain: np.ndarray = field(repr=False)
+    first: int = 0
 
     @classmethod
-    def read(cls, data: np.ndarray, seed: bytes, label: str, own: np.ndarray) -> Factor:
-        """From P0's ciphertexts and the own numbers (blocks, SLOTS)."""
+    def read(cls, data: np.ndarray, seed: bytes, label: str, own: np.ndarray, first: int = 0) -> Factor:
+        """From H's ciphertexts and the own numbers (blocks, SLOTS)."""
         ring, blocks = slot_ring(), len(own)
         plain = ring.forward(ring.residues(_coefficients(own, 1)))
-        return cls(unpack_polynomials(ring, data, blocks), expand(ring, seed, label, blocks), plain)
+        return cls(unpack_polynomials(ring, data, blocks), expand(ring, seed, label, blocks), plain, first)
 
-    def image(self, number: int, blocks: int) -> Factor:
-        """The part of one image, of `blocks` blocks; a factor of a single image is every image's."""
-        start = number * blocks % self.c0.shape[1]
-        parts = (x[:, start : start + blocks] for x in (self.c0, self.c1, self.plain))
-        return Factor(*(np.ascontiguousarray(part) for part in parts))
+    def part(self, blocks: slice) -> Factor:
+        """Some blocks of it, by their numbers."""
+        places = (np.arange(blocks.start, blocks.stop) - self.first) % self.c0.shape[1]
+        c0, c1, plain = (np.ascontiguousarray(x[:, places]) for x in (self.c0, self.c1, self.plain))
+        return Factor(c0, c1, plain, blocks.start)
 
 
 class KeyHolder:
-    """P0's part."""
+    """H's part."""
 
     def __init__(self, key: SecretKey) -> None:
         self._key = key
@@ -150,7 +168,7 @@ def _first_two() -> rns.Ring:
 
 
 class Evaluator:
-    """P1's part."""
+    """E's part."""
 
     def __init__(self, public: PublicKey) -> None:
         self._public = public

@@ -78,11 +78,11 @@ def setup_frames(program: ir.Program, preparation: str = "two-party") -> Iterato
     if preparation == "ot":
         return
     yield _each("keys/linear", public_key_bytes(linear_ring()))
-    yield _to_p1("keys/slots", public_key_bytes(slot_ring()))
+    yield _each("keys/slots", public_key_bytes(slot_ring()))
     if count := _quadratics(program):
         for name in "ab":
             yield from _private(f"model/{name}", count, [slots.MODULUS])
-        yield _to_p1("model/a/encrypted", SEED_BYTES + slots.request_bytes(slots.blocks_of(count)))
+        yield _each("model/a/encrypted", SEED_BYTES + slots.request_bytes(slots.blocks_of(count)))
 
 
 def make_frames(program: ir.Program, count: int = 1, batch: int = 1, preparation: str = "two-party") -> Iterator[Frame]:
@@ -142,11 +142,12 @@ def _quadratic_frames(
     number, ring = count * sum(c.count for c in quadratics), way(preparation).ring
     yield from _wraps("quadratic", number, ring)
     if preparation == "two-party":
-        blocks = count * batch * slots.blocks_of(_quadratics(program))
-        yield _to_p1("quadratic/rho", SEED_BYTES + slots.request_bytes(blocks))
-        yield _to_p0("quadratic/p", slots.answer_bytes(blocks))
-        yield _to_p1("quadratic/difference", SEED_BYTES + slots.request_bytes(blocks))
-        yield _to_p0("quadratic/q", slots.answer_bytes(blocks))
+        held = [part.stop - part.start for part in slots.halves(count * batch * slots.blocks_of(_quadratics(program)))]
+        requests = SEED_BYTES + slots.request_bytes(held[0]), SEED_BYTES + slots.request_bytes(held[1])
+        answers = slots.answer_bytes(held[1]), slots.answer_bytes(held[0])
+        for request, answer in (("rho", "p"), ("difference", "q")):
+            yield Frame(f"quadratic/{request}", requests)
+            yield Frame(f"quadratic/{answer}", answers)
         for value in "pq":
             yield from _private(f"quadratic/{value}/lift", number, [WORD])
     else:

@@ -22,7 +22,6 @@ from autorep.mpc.rlwe import linear as lattice
 from autorep.mpc.rlwe import slots
 from autorep.mpc.rlwe.packing import Layer, Packing, pack
 from autorep.mpc.rlwe.parameters import (
-    PublicKey,
     SecretKey,
     linear_ring,
     public_key_bytes,
@@ -128,8 +127,8 @@ def _columns(layer: Layer, rho: np.ndarray) -> np.ndarray:
 class LatticeCross(Cross):
     """By ring-LWE: linear layers packed in coefficients, quadratics in slots modulo t, lifted to 64 bits by transfers.
 
-    Setting up: each party's public key for linear layers, P0's for slots; then, per model, a and b modulo t and P0's
-    encryption of its share of a.
+    Setting up: each party's public keys for linear layers and for slots; then, per model, a and b modulo t and each
+    party's encryption of its share of a.
     """
 
     ring = slots.MODULUS
@@ -139,14 +138,10 @@ class LatticeCross(Cross):
         self._key = SecretKey(linear_ring())
         own = self._key.public()
         self._peer = read_public_key(linear_ring(), link.exchange("keys/linear", own, public_key_bytes(linear_ring())))
-        self._holder: slots.KeyHolder | None = None
-        if party == 0:
-            slot_key = SecretKey(slot_ring())
-            link.send("keys/slots", slot_key.public())
-            self._holder = slots.KeyHolder(slot_key)
-        else:
-            data = link.receive("keys/slots", public_key_bytes(slot_ring()))
-            self._public: PublicKey = read_public_key(slot_ring(), data)
+        slot_key = SecretKey(slot_ring())
+        theirs = link.exchange("keys/slots", slot_key.public(), public_key_bytes(slot_ring()))
+        self._holder = slots.KeyHolder(slot_key)
+        self._evaluator = slots.Evaluator(read_public_key(slot_ring(), theirs))
 
     def load(self, layers: Mapping[str, Weights], coefficients: Coefficients) -> None:
         super().load(layers, coefficients)
@@ -162,7 +157,8 @@ class LatticeCross(Cross):
             self.lift(f"model/{name}", value, WORD, self.ring)
             for name, value in (("a", coefficients.a), ("b", coefficients.b))
         )
-        self._a_factor = self._factor("model/a/encrypted", self._a[None])
+        whole = self._blocks(self._a[None])  # for whichever image and half
+        self._a_factor = self._encrypted("model/a/encrypted", whole, slice(0, len(whole)), slice(0, len(whole)))
 
     def linear(self, masks: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         seed, shares = fresh_seed(), {}
@@ -191,35 +187,42 @@ class LatticeCross(Cross):
         return self.lift("quadratic/p/lift", p, t, WORD), self.lift("quadratic/q/lift", q, t, WORD)
 
     def _product(
-        self, label: str, x: tuple[np.ndarray, slots.Factor | None], y: tuple[np.ndarray, slots.Factor | None]
+        self, label: str, x: tuple[np.ndarray, slots.Factor], y: tuple[np.ndarray, slots.Factor]
     ) -> np.ndarray:
-        """Share of x·y modulo t: the cross terms in slots, image by image, the own product alone."""
+        """Share of x·y modulo t: the cross terms in slots, the own product alone."""
         images, blocks = len(x[0]), slots.blocks_of(self._count)
-        if self._holder is not None:
-            data = np.frombuffer(self.link.receive(label, slots.answer_bytes(images * blocks)), np.uint8)
-            shares = [self._holder.decrypt(part, blocks) for part in np.split(data, images)]
-        else:
-            assert x[1] is not None
-            assert y[1] is not None
-            evaluator, answers, shares = slots.Evaluator(self._public), [], []
-            for number in range(images):
-                answer, share = evaluator.answer(x[1].image(number, blocks), y[1].image(number, blocks))
-                answers.append(answer)
-                shares.append(share)
-            self.link.send(label, np.concatenate(answers).data)
-        mixed = np.stack(shares).reshape(images, -1)[:, : self._count]
+        held, evaluated = self._halves(images * blocks)
+        mixed = np.empty((images * blocks, slots.SLOTS), np.uint64)
+        answers = [np.empty(0, np.uint8)]
+        for part in slots.chunks(evaluated):
+            answer, mixed[part] = self._evaluator.answer(x[1].part(part), y[1].part(part))
+            answers.append(answer)
+        theirs = self.link.exchange(label, np.concatenate(answers).data, slots.answer_bytes(held.stop - held.start))
+        data, offset = np.frombuffer(theirs, np.uint8), 0
+        for part in slots.chunks(held):
+            count = part.stop - part.start
+            mixed[part] = self._holder.decrypt(data[offset : offset + slots.answer_bytes(count)], count)
+            offset += slots.answer_bytes(count)
+        mixed = mixed.reshape(images, -1)[:, : self._count]
         return self.ring.reduce(mixed + self.ring.times(x[0], y[0]))
 
-    def _factor(self, label: str, values: np.ndarray) -> slots.Factor | None:
-        """P0 sends encryptions of its shares (images, count); P1 then holds them beside its own shares in the clear."""
+    def _factor(self, label: str, values: np.ndarray) -> slots.Factor:
+        """Shares (images, count) as factors of products, each party's half encrypted for the other."""
         blocks = self._blocks(values)
-        if self._holder is not None:
-            seed = fresh_seed()
-            data = np.concatenate([np.frombuffer(seed, np.uint8), self._holder.encrypt(blocks, seed, label)])
-            self.link.send(label, data.data)
-            return None
-        received = np.frombuffer(self.link.receive(label, SEED_BYTES + slots.request_bytes(len(blocks))), np.uint8)
-        return slots.Factor.read(received[SEED_BYTES:], received[:SEED_BYTES].tobytes(), label, blocks)
+        return self._encrypted(label, blocks, *self._halves(len(blocks)))
+
+    def _halves(self, blocks: int) -> tuple[slice, slice]:
+        """Of which this party holds the key, and which it evaluates."""
+        first, second = slots.halves(blocks)
+        return (first, second) if self.party == 0 else (second, first)
+
+    def _encrypted(self, label: str, blocks: np.ndarray, held: slice, evaluated: slice) -> slots.Factor:
+        """The peer's encryptions of its shares of the blocks to evaluate, for the own ones of those it evaluates."""
+        seed, own = fresh_seed(), blocks[evaluated]
+        data = np.concatenate([np.frombuffer(seed, np.uint8), self._holder.encrypt(blocks[held], seed, label)])
+        theirs = self.link.exchange(label, data.data, SEED_BYTES + slots.request_bytes(len(own)))
+        received = np.frombuffer(theirs, np.uint8)
+        return slots.Factor.read(received[SEED_BYTES:], received[:SEED_BYTES].tobytes(), label, own, evaluated.start)
 
     def _blocks(self, values: np.ndarray) -> np.ndarray:
         """(images, count) as (images·blocks, SLOTS), filled up with zeros."""

@@ -55,7 +55,7 @@ class Speed:
     weight: float = 30e-6
     product: float = 2.5e-6
     ciphertext: float = 350e-6
-    block: float = 6e-3
+    block: float = 4.7e-3
     transfer: float = 60e-9
     value: float = 5e-9
     multiplications: float = 20e9
