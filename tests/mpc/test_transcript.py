@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 
+from autorep import _native
 from autorep.errors import AutorepError
 from autorep.mpc import online
 from autorep.mpc.dealer import Dealer
@@ -24,17 +25,17 @@ from tests.mpc.programs import mixed_program, prepare
 def messages(monkeypatch) -> list[tuple[int, str, np.ndarray, int]]:
     """Every share sent in an opening, as (party, label, reduced values, bits)."""
     seen: list[tuple[int, str, np.ndarray, int]] = []
-    original = online.Exchange.open
+    original = online.Exchange._swap
 
-    def spy(self, label, parts):
-        opened = original(self, label, parts)
-        for (share, bits), value in zip(parts, opened):
-            seen.append((self.party, f"sent {label}", reduce(share, bits), bits))
+    def spy(self, label, parts, payload=None):
+        received = original(self, label, parts, payload)
+        for (share, bits), theirs in zip(parts, received):
+            seen.append((self.party, f"sent {label}", reduce(share.copy(), bits), bits))
             if self.party == 0:  # the same value at both
-                seen.append((0, f"opened {label}", value, bits))
-        return opened
+                seen.append((0, f"opened {label}", _native.open_packed(share, theirs, bits), bits))
+        return received
 
-    monkeypatch.setattr(online.Exchange, "open", spy)
+    monkeypatch.setattr(online.Exchange, "_swap", spy)
     return seen
 
 

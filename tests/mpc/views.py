@@ -90,13 +90,13 @@ def watching(view: View) -> Iterator[list[PartyTape]]:
         if exchange.party == 0:  # the same at both
             view.seen.append(Seen(0, "opened", label, bits, opened.copy().reshape(-1)))
 
-    open_sum, open_xor = Exchange.open, Exchange.open_xor
+    swap, open_xor = Exchange._swap, Exchange.open_xor
 
-    def spy_open(self, label, parts):
-        opened = open_sum(self, label, parts)
-        for (share, bits), value in zip(parts, opened):
-            note(self, label, share, value, bits)
-        return opened
+    def spy_swap(self, label, parts, payload=None):
+        received = swap(self, label, parts, payload)
+        for (share, bits), theirs in zip(parts, received):
+            note(self, label, share, _native.open_packed(share, theirs, bits), bits)
+        return received
 
     def spy_xor(self, label, words):
         opened = open_xor(self, label, words)
@@ -105,7 +105,7 @@ def watching(view: View) -> Iterator[list[PartyTape]]:
 
     with (
         recorded("mask"), recorded("share"), recorded("xor"), recorded("keys"),
-        patch.object(PartyTape, "shares", spy_shares), patch.object(Exchange, "open", spy_open),
+        patch.object(PartyTape, "shares", spy_shares), patch.object(Exchange, "_swap", spy_swap),
         patch.object(Exchange, "open_xor", spy_xor),
     ):  # fmt: skip
         yield tapes

@@ -50,10 +50,13 @@ void streams() {
 void convolution(const std::string& name, const ConvShape& shape, int bits, const std::string& algorithm) {
     const Vector weight = words(4, shape.outputs * shape.group_channels() * shape.taps());
     const Vector x = words(5, 2 * shape.channels * shape.height * shape.width);
-    Vector out(static_cast<size_t>(2 * shape.outputs * shape.out_pixels()));
-    PackedConv(weight.data(), shape, bits, algorithm).run(x.data(), 2, out.data());
-    for (u64& value : out) value &= low_mask(bits);
-    answer("convolution " + name, out);
+    const PackedConv conv(weight.data(), shape, bits, algorithm);
+    for (bool add : {false, true}) {
+        Vector out = words(15, 2 * shape.outputs * shape.out_pixels());
+        conv.run(x.data(), 2, out.data(), add);
+        for (u64& value : out) value &= low_mask(bits);
+        answer("convolution " + name + (add ? " onto" : ""), out);
+    }
 }
 
 void convolutions() {

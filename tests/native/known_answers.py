@@ -63,7 +63,9 @@ def _convolutions() -> Iterator[tuple[str, np.ndarray]]:
         conv = _native.PackedConv(
             weight, shape, (stride, stride), (1, 1), groups=groups, bits=bits, algorithm=algorithm
         )  # type: ignore[arg-type]  # a str
-        yield f"convolution {name}", conv.run(_words(5, 2, *shape)) & U64(2**bits - 1)
+        x, cut = _words(5, 2, *shape), U64(2**bits - 1)
+        yield f"convolution {name}", conv.run(x) & cut
+        yield f"convolution {name} onto", conv.run(x, _words(15, 2, *conv.out_shape)) & cut
 
 
 def _comparisons() -> Iterator[tuple[str, np.ndarray]]:

@@ -68,6 +68,20 @@ def test_gather_then_scatter_shift(level: str, N: int, size: int, shift: int, se
     assert np.array_equal(out, expected)
 
 
+@CASES
+@given(st.integers(1, 3), st.sampled_from([1, 40, 3000]), st.integers(1, 64), st.integers(0, 63), st.integers(0, 99))
+def test_scatter_opened_is_opening_then_scattering(
+    level: str, N: int, size: int, bits: int, shift: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    index = rng.permutation(size)[: rng.integers(0, size + 1)].astype(np.int64)
+    own, peer, out = words(rng, N, index.size), words(rng, N, index.size), words(rng, N, size)
+    expected = out.copy()
+    expected[:, index] = ((own + peer) & np.uint64(2**bits - 1)) >> np.uint64(shift)
+    _native.scatter_opened(out, index, own, _native.pack(peer, bits), bits, shift)
+    assert np.array_equal(out, expected)
+
+
 def test_positions_outside_the_image_are_refused() -> None:
     source = np.zeros((1, 10), np.uint64)
     for bad in (10, -1):
@@ -76,3 +90,7 @@ def test_positions_outside_the_image_are_refused() -> None:
             _native.gather(source, index)
         with pytest.raises(IndexError, match="outside an image of 10 elements"):
             _native.scatter_shift(source, index, np.zeros((1, 2), np.uint64))
+        with pytest.raises(IndexError, match="outside an image of 10 elements"):
+            _native.scatter_opened(source, index, np.zeros((1, 2), np.uint64), np.zeros(2, np.uint8), 8)
+    with pytest.raises(ValueError, match=r"peer: expected shape \(2\), found \(3,\)"):
+        _native.scatter_opened(source, np.array([0, 1]), np.zeros((1, 2), np.uint64), np.zeros(3, np.uint8), 8)

@@ -44,6 +44,24 @@ def test_open_packed_adds_modulo_two_to_the_bits(level: str, n: int, bits: int, 
     assert [int(v) for v in opened] == [(int(a) + int(b)) % 2**bits for a, b in zip(own, peer)]
 
 
+@CASES
+@given(st.sampled_from([0, 1, 63, 64, 300, 2047, 2048, 5000]), st.integers(1, 64), st.integers(0, 1000))
+def test_mask_packed_adds_in_place_and_packs_the_sum(level: str, n: int, bits: int, seed: int) -> None:
+    share, mask, offset = words(seed, n), words(seed + 1, n), 1 << (seed % 64)
+    expected = share + mask + np.uint64(offset)
+    packed = _native.mask_packed(share, mask, offset, bits)
+    assert np.array_equal(mask, expected)
+    assert np.array_equal(packed, _native.pack(expected, bits))
+
+
+def test_packing_writes_to_the_given_bytes_alone(level: str) -> None:
+    x, out = words(1, 100), np.full(600, 7, np.uint8)
+    assert _native.pack(x, 44, out[3:553]).base is out
+    assert np.array_equal(out[3:553], _native.pack(x, 44))
+    assert (out[:3] == 7).all()
+    assert (out[553:] == 7).all()
+
+
 @pytest.mark.parametrize("bits", range(1, 65))
 def test_every_width_packs_and_opens_long_arrays(level: str, bits: int) -> None:
     x, mask = words(bits, 203), np.uint64(2**bits - 1)
@@ -94,5 +112,9 @@ def test_wrong_arguments_say_what_is_valid() -> None:
         _native.pack(words(0, 8)[::2], 8)
     with pytest.raises(ValueError, match=r"peer: expected shape \(22\), found \(21,\)"):
         _native.open_packed(words(0, 4), np.zeros(21, np.uint8), 44)
+    with pytest.raises(ValueError, match=r"share: expected shape \(4\), found \(5,\)"):
+        _native.mask_packed(words(0, 5), words(0, 4), 0, 44)
+    with pytest.raises(ValueError, match=r"out: expected shape \(22\), found \(23,\)"):
+        _native.pack(words(0, 4), 44, np.zeros(23, np.uint8))
     with pytest.raises(ValueError, match="party = 2"):
         _native.and_layer(2, *(words(0, 4),) * 5)

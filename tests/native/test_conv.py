@@ -65,6 +65,8 @@ def agree(
     assert found.shape == expected.shape == (N, *conv.out_shape)
     assert np.array_equal(cut(found, bits), cut(expected, bits))
     assert np.array_equal(conv.run(x), found)
+    onto = words(rng, *found.shape)
+    assert np.array_equal(conv.run(x, onto.copy()), onto + found)
     return conv
 
 
@@ -211,12 +213,37 @@ def test_matmul_agrees_with_the_slow_product(level: str, N: int, F: int, outputs
     assert np.array_equal(cut(_native.PackedMatmul(w, bits).run(x), bits), cut(expected, bits))
 
 
-def test_result_goes_into_the_given_array() -> None:
+def test_result_is_added_to_the_given_array(level: str) -> None:
     rng = np.random.default_rng(0)
     conv = _native.PackedConv(words(rng, 4, 3, 3, 3), (3, 8, 8), padding=(1, 1))
-    out = np.empty((2, *conv.out_shape), np.uint64)
-    assert conv.run(words(rng, 2, 3, 8, 8), out) is out
+    out = np.zeros((2, *conv.out_shape), np.uint64)
+    x = words(rng, 2, 3, 8, 8)
+    assert conv.run(x, out) is out
+    assert np.array_equal(out, conv.run(x))
     assert conv.packed_bytes >= 4 * 27 * 8
+    matrix, rows, onto = words(rng, 5, 9), words(rng, 4, 9), words(rng, 4, 5)
+    product = _native.PackedMatmul(matrix)
+    assert np.array_equal(product.run(rows, onto.copy()), onto + product.run(rows))
+    with pytest.raises(ValueError, match=r"onto: expected shape \(4, 5\), found \(5, 4\)"):
+        product.run(rows, words(rng, 5, 4))
+
+
+def test_lean_weights_are_smaller_where_much_is_saved_and_give_the_same_result(level: str) -> None:
+    rng = np.random.default_rng(0)
+
+    def both(channels: int, side: int) -> list[_native.PackedConv]:
+        w, x = words(rng, channels, channels, 3, 3), words(rng, 1, channels, side, side)
+        convs = [_native.PackedConv(w, x.shape[1:], padding=(1, 1), bits=44, algorithm=a) for a in ("auto", "lean")]
+        results = [cut(conv.run(x), 44) for conv in convs]
+        assert np.array_equal(*results)
+        return convs
+
+    fast, lean = both(512, 4)
+    assert lean.packed_bytes <= fast.packed_bytes
+    if level.startswith("avx"):  # elsewhere the direct convolution takes more than twice as long
+        assert lean.algorithm == "direct"
+    fast, lean = both(64, 8)  # nothing to save
+    assert (lean.algorithm, lean.packed_bytes) == (fast.algorithm, fast.packed_bytes)
 
 
 def test_mistakes_are_named() -> None:

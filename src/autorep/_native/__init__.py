@@ -29,6 +29,7 @@ __all__ = [
     "gather",
     "get_threads",
     "keep_freed_memory",
+    "mask_packed",
     "open_packed",
     "pack",
     "prg",
@@ -37,6 +38,7 @@ __all__ = [
     "quadratic_material",
     "quadratic_share",
     "relu_share",
+    "scatter_opened",
     "scatter_shift",
     "set_simd",
     "set_threads",
@@ -102,7 +104,8 @@ class PackedConv:
     """A convolution modulo 2**bits with a fixed weight, packed (and Winograd-transformed) once.
 
     weight is (O, C/groups, kh, kw); in_shape is (C, H, W) of one image. `run` takes batches (N, C, H, W) of any N.
-    Bits of the result above `bits` are deterministic but meaningless: the caller masks.
+    Bits of the result above `bits` are deterministic but meaningless: the caller masks. Algorithm "auto" is the fastest
+    by estimate; "lean" may take twice its time where that saves much memory.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class PackedConv:
         dilation: Pair = (1, 1),
         groups: int = 1,
         bits: int = 64,
-        algorithm: Literal["auto", "direct", "winograd"] = "auto",
+        algorithm: Literal["auto", "lean", "direct", "winograd"] = "auto",
     ) -> None:
         channels, height, width = (int(length) for length in in_shape)
         if groups < 1 or channels % groups or (getattr(weight, "ndim", 0) and weight.shape[0] % groups):
@@ -129,8 +132,8 @@ class PackedConv:
         ]
         if min(out) < 1 or weight.size == 0:
             raise ValueError(f"a {kernel} kernel (dilation {dilation}, padding {padding}) does not fit {in_shape}")
-        if algorithm not in ("auto", "direct", "winograd"):
-            raise ValueError(f"algorithm = {algorithm!r}: valid are 'auto', 'direct', 'winograd'")
+        if algorithm not in ("auto", "lean", "direct", "winograd"):
+            raise ValueError(f"algorithm = {algorithm!r}: valid are 'auto', 'lean', 'direct', 'winograd'")
         self._plan = _core.PackedConv(weight, channels, height, width, sides, groups, bits, algorithm)
         self.in_shape = (channels, height, width)
         self.out_shape = (weight.shape[0], out[0], out[1])
@@ -146,15 +149,16 @@ class PackedConv:
         """Memory the packed weight takes."""
         return self._plan.packed_bytes
 
-    def run(self, x: Words, out: Words | None = None) -> Words:
-        """Convolve the batch x (N, C, H, W) into (N, O, Ho, Wo), written to `out` where given."""
+    def run(self, x: Words, onto: Words | None = None) -> Words:
+        """Convolve the batch x (N, C, H, W) into (N, O, Ho, Wo); added to `onto`, in place, where given."""
         _check("x", x, (None, *self.in_shape))
-        if out is None:
-            out = np.empty((x.shape[0], *self.out_shape), np.uint64)
+        add = onto is not None
+        if onto is None:
+            onto = np.empty((x.shape[0], *self.out_shape), np.uint64)
         else:
-            _check("out", out, (x.shape[0], *self.out_shape))
-        self._plan.run(x, out)
-        return out
+            _check("onto", onto, (x.shape[0], *self.out_shape))
+        self._plan.run(x, onto, add)
+        return onto
 
 
 class PackedMatmul:
@@ -172,10 +176,12 @@ class PackedMatmul:
         """Memory the packed weight takes."""
         return self._plan.packed_bytes
 
-    def run(self, x: Words, out: Words | None = None) -> Words:
-        """x (N, F) times the weight's transpose, as (N, O)."""
+    def run(self, x: Words, onto: Words | None = None) -> Words:
+        """x (N, F) times the weight's transpose, as (N, O); added to `onto`, in place, where given."""
         _check("x", x, (None, self._features))
-        shaped = None if out is None else out.reshape(x.shape[0], self._outputs, 1, 1)
+        if onto is not None:
+            _check("onto", onto, (x.shape[0], self._outputs))
+        shaped = None if onto is None else onto.reshape(x.shape[0], self._outputs, 1, 1)
         return self._plan.run(x.reshape(*x.shape, 1, 1), shaped).reshape(x.shape[0], self._outputs)
 
 
@@ -318,12 +324,25 @@ def _packed_bytes(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
-def pack(x: Words, bits: int) -> Bytes:
-    """The low `bits` bits of every word, without gaps, little-endian: ceil(n * bits / 8) bytes."""
+def pack(x: Words, bits: int, out: Bytes | None = None) -> Bytes:
+    """The low `bits` bits of every word, without gaps, little-endian: ceil(n * bits / 8) bytes, to `out` if given."""
     _check_any_shape("x", x)
     _check_bits(bits)
-    out = np.empty(_packed_bytes(x.size, bits), np.uint8)
+    if out is None:
+        out = np.empty(_packed_bytes(x.size, bits), np.uint8)
+    else:
+        _check("out", out, (_packed_bytes(x.size, bits),), np.uint8)
     _core.pack(x, bits, out)
+    return out
+
+
+def mask_packed(share: Words, mask: Words, offset: int, bits: int) -> Bytes:
+    """mask += share + offset, in place and modulo 2**64, and that sum as `pack` writes it, in one pass."""
+    _check_any_shape("mask", mask)
+    _check("share", share, mask.shape)
+    _check_bits(bits)
+    out = np.empty(_packed_bytes(mask.size, bits), np.uint8)
+    _core.mask_packed(share, mask, offset, bits, out)
     return out
 
 
@@ -534,3 +553,15 @@ def scatter_shift(out: Words, index: Index, values: Words, shift: int = 0) -> No
     if not 0 <= shift <= 63:
         raise ValueError(f"shift = {shift}: valid are 0 to 63")
     _core.scatter_shift(out, index, values, shift)
+
+
+def scatter_opened(out: Words, index: Index, own: Words, peer: Bytes, bits: int, shift: int = 0) -> None:
+    """`scatter_shift` of `open_packed(own, peer, bits)`, own (N, k), in one pass."""
+    _check("out", out, (None, None))
+    _check("index", index, (None,), np.int64)
+    _check("own", own, (out.shape[0], index.shape[0]))
+    _check_bits(bits)
+    _check("peer", peer, (_packed_bytes(own.size, bits),), np.uint8)
+    if not 0 <= shift <= 63:
+        raise ValueError(f"shift = {shift}: valid are 0 to 63")
+    _core.scatter_opened(out, index, own, peer, bits, shift)

@@ -69,7 +69,7 @@ class BlindedModel(Preparation):
             part = opened[start : start + rows]
             part[:] = self._exchange.open(label, [(part, 64)])[0]
         link.phase = "online"
-        self._opened[label] = operation.pack(name, opened)
+        self._opened[label] = operation.pack(name, opened, lean=True)
 
     def source(self, kit: bytes | memoryview) -> KitSource:
         """The reader of one kit, which must be whole and made under this blinding."""

@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "positions.h"
+#include "streams.h"
 
 namespace autorep {
 namespace {
@@ -96,12 +97,30 @@ void scatter_shift(WordsOut out, Index index, Words values, int shift) {
     });
 }
 
+// The same for words that are still to be opened: ((own + peer) modulo 2^bits) >> shift, in one pass.
+void scatter_opened(WordsOut out, Index index, Words own, Bytes peer, int bits, int shift) {
+    const i64 size = static_cast<i64>(out.shape(1)), count = static_cast<i64>(index.size());
+    require_inside(index, size);
+    const BitOps& ops = bit_ops();
+    for_blocks<kPassBlock>(static_cast<i64>(own.size()), [&](i64 first, i64 n) {
+        u64 opened[kPassBlock];
+        ops.unpack(peer.data() + first / 8 * bits, n, bits, own.data() + first, opened);
+        for_images(first, first + n, count, [&](i64 image, i64 from, i64 to) {
+            u64* row = out.data() + image * size;
+            const i64* positions = index.data();
+            const u64* values = opened + (image * count - first);
+            for (i64 i = from; i < to; ++i) row[positions[i]] = values[i] >> shift;
+        });
+    });
+}
+
 }  // namespace
 
 void register_activation(nb::module_& m) {
     m.def("relu_share", &relu_share, NoGil());
     m.def("gather", &gather, NoGil());
     m.def("scatter_shift", &scatter_shift, NoGil());
+    m.def("scatter_opened", &scatter_opened, NoGil());
 }
 
 }  // namespace autorep

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bindings.h"
+#include "streams.h"
 
 namespace autorep {
 namespace {
@@ -22,6 +23,17 @@ void pack(Words x, int bits, BytesOut out) {
     const BitOps& ops = bit_ops();
     for_groups(static_cast<i64>(x.size()),
                [&](i64 first, i64 n) { ops.pack(x.data() + first, n, bits, out.data() + first / 8 * bits); });
+}
+
+// mask += share + offset, and the sum packed while it is in the cache.
+void mask_packed(Words share, WordsOut mask, u64 offset, int bits, BytesOut out) {
+    const BitOps& ops = bit_ops();
+    for_blocks<kPassBlock>(static_cast<i64>(mask.size()), [&](i64 first, i64 n) {
+        const u64* __restrict from = share.data() + first;
+        u64* __restrict to = mask.data() + first;
+        for (i64 i = 0; i < n; ++i) to[i] += from[i] + offset;
+        ops.pack(to, n, bits, out.data() + first / 8 * bits);
+    });
 }
 
 void unpack(Bytes in, int bits, WordsOut out) {
@@ -99,6 +111,7 @@ const BitOps& bit_ops() {
 
 void register_bits(nb::module_& m) {
     m.def("pack", &pack, NoGil());
+    m.def("mask_packed", &mask_packed, NoGil());
     m.def("unpack", &unpack, NoGil());
     m.def("open_packed", &open_packed, NoGil());
     m.def("bit_planes", &bit_planes, NoGil());

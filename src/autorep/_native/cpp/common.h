@@ -32,6 +32,8 @@ static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 enum class Simd { portable, avx2, avx512, neon };
 Simd simd_level();  // what kernels use now: the processor's best, unless a test lowered it
 
+bool narrow_avx512();  // whether the processor runs AVX-512 in halves, as Zen 4 does: half as many products a cycle
+
 int thread_count();
 
 using RangeBody = void (*)(void* context, i64 begin, i64 end);

@@ -88,7 +88,7 @@ void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64
         }
 }
 
-void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride) {
+void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add) {
     for (i64 c = 0; c < channels; c += kLane)
         for (i64 p = 0; p < count; p += kLane) {
             const __mmask8 wanted = first_words(count - p);
@@ -97,8 +97,11 @@ void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64
                 block[i] = p + i < count ? _mm512_loadu_si512(pixels + (p + i) * pixel_stride + c)
                                          : _mm512_setzero_si512();
             transpose_words(block);
-            for (i64 k = 0; k < kLane; ++k)
-                if (c + k < channels) _mm512_mask_storeu_epi64(planes + (c + k) * plane_stride + p, wanted, block[k]);
+            for (i64 k = 0; k < kLane && c + k < channels; ++k) {
+                u64* to = planes + (c + k) * plane_stride + p;
+                if (add) block[k] = _mm512_add_epi64(block[k], _mm512_maskz_loadu_epi64(wanted, to));
+                _mm512_mask_storeu_epi64(to, wanted, block[k]);
+            }
         }
 }
 

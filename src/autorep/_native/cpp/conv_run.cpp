@@ -57,11 +57,11 @@ const u64* PackedConv::next_weights(const MicroTask& micro, const OutBlock& bloc
     return micro.weight + (calls > 1 && call * fetched < words ? words + call * fetched : 0);
 }
 
-void PackedConv::run(const u64* x, i64 batch, u64* out) const {
+void PackedConv::run(const u64* x, i64 batch, u64* out, bool add) const {
     if (batch == 0) return;
-    if (algorithm_ == Algorithm::depthwise) run_depthwise(x, batch, out);
-    else if (algorithm_ == Algorithm::direct) run_direct(x, batch, out);
-    else run_winograd(x, batch, out);
+    if (algorithm_ == Algorithm::depthwise) run_depthwise(x, batch, out, add);
+    else if (algorithm_ == Algorithm::direct) run_direct(x, batch, out, add);
+    else run_winograd(x, batch, out, add);
 }
 
 // The batch as [image][row][column][channel] with a border of zeros, `height` x `width` in all; in limbs where the direct
@@ -90,7 +90,7 @@ const u64* PackedConv::pad_images(const u64* x, i64 batch, i64 height, i64 width
     return images;
 }
 
-void PackedConv::run_direct(const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_direct(const u64* x, i64 batch, u64* out, bool add) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const i64 image_words = height * width * channels, pixels = batch * s.out_pixels();
@@ -149,14 +149,14 @@ void PackedConv::run_direct(const u64* x, i64 batch, u64* out) const {
                 const i64 image = pixel / s.out_pixels(), inside = pixel % s.out_pixels();
                 const i64 count = std::min(end_pixel - pixel, s.out_pixels() - inside);
                 kernels_->to_planes(sums + (pixel - first_pixel) * block.width(), block.width(), block.count, count,
-                                  out + (image * s.outputs + block.first) * s.out_pixels() + inside, s.out_pixels());
+                                  out + (image * s.outputs + block.first) * s.out_pixels() + inside, s.out_pixels(), add);
                 pixel += count;
             }
         }
     });
 }
 
-void PackedConv::run_depthwise(const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_depthwise(const u64* x, i64 batch, u64* out, bool add) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const u64* images = pad_images(x, batch, height, width);
@@ -169,12 +169,12 @@ void PackedConv::run_depthwise(const u64* x, i64 batch, u64* out) const {
             kernel(packed_.get(), images + (image * height + row * s.stride_h) * width * channels, s.stride_w * channels,
                    taps.data(), s.taps(), channels, s.out_w(), sums, channels);
             kernels_->to_planes(sums, channels, s.channels, s.out_w(),
-                              out + image * s.channels * s.out_pixels() + row * s.out_w(), s.out_pixels());
+                              out + image * s.channels * s.out_pixels() + row * s.out_w(), s.out_pixels(), add);
         }
     });
 }
 
-void PackedConv::run_winograd(const u64* x, i64 batch, u64* out) const {
+void PackedConv::run_winograd(const u64* x, i64 batch, u64* out, bool add) const {
     const ConvShape& s = shape_;
     const i64 side = tile_side(), positions = (side + 2) * (side + 2);
     const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);
@@ -245,7 +245,7 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out) const {
                                          height_here, std::min(side, s.out_w() - t * side));
                     kernels_->to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
                                       out + (image * s.outputs + lane) * s.out_pixels() + y * s.out_w(),
-                                      s.out_pixels());
+                                      s.out_pixels(), add);
                 }
             }
         });

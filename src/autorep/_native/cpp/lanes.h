@@ -186,7 +186,8 @@ void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* ta
         }
 }
 
-[[maybe_unused]] void to_planes_blocked(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride) {
+[[maybe_unused]] void to_planes_blocked(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes,
+                                        i64 plane_stride, bool add) {
     for (i64 c = 0; c < channels; c += kLane)
         for (i64 p = 0; p < count; p += kLane) {
             const i64 pixels_here = count - p < kLane ? count - p : kLane;
@@ -194,7 +195,10 @@ void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* ta
             for (i64 k = 0; k < channels_here; ++k) {
                 const u64* from = pixels + p * pixel_stride + c + k;
                 u64* to = planes + (c + k) * plane_stride + p;
-                for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride];
+                if (add)
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] += from[i * pixel_stride];
+                else
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride];
             }
         }
 }

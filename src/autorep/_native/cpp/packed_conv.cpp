@@ -38,15 +38,16 @@ static_assert(kInverseOf9 * 9 == 1, "inverse of 9 in the ring");
 constexpr int kFilter4[6][3] = {{6, 0, 0}, {-4, -4, -4}, {-4, 4, -4}, {1, 2, 4}, {1, -2, 4}, {0, 0, 24}};
 constexpr int kFilter2[4][3] = {{2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {0, 0, 2}};
 
-// Cost model, in units of eight 52-bit multiply-adds by AVX-512 on one core: what an algorithm reads, multiplies and
-// transforms for a batch of one.
+// Cost model, in units of eight 52-bit multiply-adds by AVX-512 on a core with two multipliers of that width: what an
+// algorithm reads, multiplies and transforms for a batch of one.
 constexpr double kWordFromMemory = 2.6;  // reading one packed weight word from beyond the L2 cache
 constexpr double kTransformed = 20.0;    // moving eight channels of one position through a transform
 constexpr i64 kCachedWords = 1 << 17;    // packed weights that stay in the L2 cache
+constexpr i64 kLargeBytes = 1 << 23;     // what a lean weight shall save at least to be slower
 
 double multiply_add_cost(int bits, bool limbs) {
     if (limbs) return 3.5;
-    if (simd_level() == Simd::avx512) return bits <= 52 ? 1.0 : 4.0;
+    if (simd_level() == Simd::avx512) return (bits <= 52 ? 1.0 : 4.0) * (narrow_avx512() ? 2.0 : 1.0);
     return simd_level() == Simd::avx2 ? 8.0 : 13.0;
 }
 
@@ -103,21 +104,28 @@ int PackedConv::extra_bits() const { return extra_bits_of(algorithm_ == Algorith
 Stored PackedConv::stored_as(int side) const {
     const int bits = bits_ + extra_bits_of(side);
     if (kernels_->split && bits <= kLimbBits && (shape_.groups == 1 || shape_.group_channels() % 2 == 0)) return Stored::limbs;
-    const i64 weights = (side ? (side + 2) * (side + 2) : shape_.taps()) * shape_.group_channels() * shape_.outputs;
-    return kernels_->exact48[1][1] && bits <= kShortBits && weights > kCachedWords ? Stored::shorts : Stored::words;
+    return kernels_->exact48[1][1] && bits <= kShortBits && weights(side) > kCachedWords ? Stored::shorts : Stored::words;
+}
+
+i64 PackedConv::weights(int side) const {
+    return (side ? (side + 2) * (side + 2) : shape_.taps()) * shape_.group_channels() * shape_.outputs;
+}
+
+i64 PackedConv::weight_bytes(int side) const {
+    return weights(side) * (stored_as(side) == Stored::words ? 8 : kShortBytes);
 }
 
 // Of the direct convolution (side 0) or a Winograd tile.
 double PackedConv::cost(int side) const {
     const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
     const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
-    const i64 weights = positions * shape_.channels * shape_.outputs;
+    const double count = static_cast<double>(weights(side));
     const bool words = stored_as(side) == Stored::words;
     const double multiply =
-        multiply_add_cost(bits_ + extra_bits_of(side), stored_as(side) == Stored::limbs) * static_cast<double>(weights) / kLane * static_cast<double>(pixels);
+        multiply_add_cost(bits_ + extra_bits_of(side), stored_as(side) == Stored::limbs) * count / kLane * static_cast<double>(pixels);
     const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * positions * pixels;
     const double transform = side ? kTransformed * static_cast<double>(moved) : 0.0;
-    const double memory = weights > kCachedWords ? kWordFromMemory * (words ? 1.0 : 0.75) * static_cast<double>(weights) : 0.0;
+    const double memory = weights(side) > kCachedWords ? kWordFromMemory * (words ? 1.0 : 0.75) * count : 0.0;
     return std::max(multiply, memory) + transform;
 }
 
@@ -132,14 +140,16 @@ void PackedConv::choose(const std::string& wanted) {
     stored_ = stored_as(0);
     if (wanted == "direct" || !shape_.winograd_fits()) return;
 
+    int chosen = 0;
     double best = wanted == "winograd" ? -1.0 : cost(0);
     for (const int side : {2, 4}) {
-        const int bits = bits_ + extra_bits_of(side);
-        if (bits > 64 || (best >= 0 && cost(side) >= best)) continue;
+        if (bits_ + extra_bits_of(side) > 64 || (best >= 0 && cost(side) >= best)) continue;
         best = cost(side);
-        algorithm_ = side == 4 ? Algorithm::winograd4 : Algorithm::winograd2;
-        stored_ = stored_as(side);
+        chosen = side;
     }
+    if (wanted == "lean" && weight_bytes(chosen) - weight_bytes(0) > kLargeBytes && cost(0) <= 2 * best) chosen = 0;
+    if (chosen) algorithm_ = chosen == 4 ? Algorithm::winograd4 : Algorithm::winograd2;
+    stored_ = stored_as(chosen);
 }
 
 Micro PackedConv::micro(const OutBlock& block, i64 rows) const {
@@ -258,8 +268,8 @@ void register_conv(nb::module_& m) {
                  nb::gil_scoped_release release;
                  new (self) PackedConv(weight.data(), shape, bits, algorithm);
              })
-        .def("run", [](const PackedConv& conv, Words x, WordsOut out) {
-            conv.run(x.data(), static_cast<i64>(x.shape(0)), out.data());
+        .def("run", [](const PackedConv& conv, Words x, WordsOut out, bool add) {
+            conv.run(x.data(), static_cast<i64>(x.shape(0)), out.data(), add);
         }, NoGil())
         .def_prop_ro("algorithm", &PackedConv::algorithm)
         .def_prop_ro("packed_bytes", &PackedConv::packed_bytes);

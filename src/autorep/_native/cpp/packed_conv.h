@@ -46,7 +46,7 @@ enum class Stored { words, shorts, limbs };  // how weights lie in memory: eight
 class PackedConv {
 public:
     PackedConv(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm);
-    void run(const u64* x, i64 batch, u64* out) const;
+    void run(const u64* x, i64 batch, u64* out, bool add = false) const;  // added to what is there if `add`
     std::string algorithm() const;
     i64 packed_bytes() const { return packed_words_ * 8; }
 
@@ -54,7 +54,10 @@ private:
     Micro micro(const OutBlock& block, i64 rows) const;
     int max_rows(const OutBlock& block) const { return limbs() ? kernels_->limb_rows : kernels_->max_rows[block.vectors]; }
     bool limbs() const { return stored_ == Stored::limbs; }
-    Stored stored_as(int side) const;  // by the direct convolution (side 0) or a Winograd tile
+    // Of the direct convolution (side 0) or a Winograd tile: how its weights are stored, their number, their bytes.
+    Stored stored_as(int side) const;
+    i64 weights(int side) const;
+    i64 weight_bytes(int side) const;
     i64 step_words(const OutBlock& block, i64 channels) const;  // packed words of one tap of so many input channels
     void store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const;
     const u64* next_weights(const MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const;
@@ -68,9 +71,9 @@ private:
     void pack_depthwise(const u64* weight);
     void pack_winograd(const u64* weight);
     const u64* pad_images(const u64* x, i64 batch, i64 height, i64 width) const;
-    void run_direct(const u64* x, i64 batch, u64* out) const;
-    void run_depthwise(const u64* x, i64 batch, u64* out) const;
-    void run_winograd(const u64* x, i64 batch, u64* out) const;
+    void run_direct(const u64* x, i64 batch, u64* out, bool add) const;
+    void run_depthwise(const u64* x, i64 batch, u64* out, bool add) const;
+    void run_winograd(const u64* x, i64 batch, u64* out, bool add) const;
 
     ConvShape shape_;
     int bits_;

@@ -14,7 +14,9 @@
 #include "bindings.h"
 #include "common.h"
 
-#if AUTOREP_ARM
+#if AUTOREP_X86
+#include <cpuid.h>
+#elif AUTOREP_ARM
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -38,6 +40,16 @@ Simd detect() {
     if (getauxval(AT_HWCAP) & HWCAP_AES) return Simd::neon;
 #endif
     return Simd::portable;
+}
+
+bool detect_narrow() {
+#if AUTOREP_X86
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != 0x68747541) return false;  // "Auth", the start of AMD's name
+    return __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 0xF) == 0xF && (a >> 20 & 0xFF) == 0xA;  // family 25
+#else
+    return false;
+#endif
 }
 
 std::atomic<int> threads{1};
@@ -73,6 +85,10 @@ bool keep_freed_memory() {
 }  // namespace
 
 Simd simd_level() { return level.load(std::memory_order_relaxed); }
+bool narrow_avx512() {
+    static const bool narrow = detect_narrow();
+    return narrow;
+}
 int thread_count() { return threads.load(std::memory_order_relaxed); }
 
 // Threads live for one call only: that costs some 20 microseconds, and survives fork() and concurrent callers.

@@ -8,6 +8,8 @@ namespace autorep {
 
 constexpr i64 kStreamBlock = 512;  // words of a block; a multiple of 64, so that blocks start on a byte when packed
 
+constexpr i64 kPassBlock = 2048;   // of passes with few arrays, where what a call of a packing kernel costs would be felt
+
 class WordStream {
 public:
     static WordStream expanded(const u8 key[16], int bits) { return {aes_expand(key), nullptr, bits}; }
@@ -28,12 +30,12 @@ private:
 };
 
 // body(first, count) on the blocks that cover 0..total, on up to thread_count() threads.
-template <class Body>
+template <i64 Block = kStreamBlock, class Body>
 void for_blocks(i64 total, Body&& body) {
-    parallel_ranges(ceil_div(total, kStreamBlock), 32, [&](i64 begin, i64 end) {
+    parallel_ranges(ceil_div(total, Block), (1 << 14) / Block, [&](i64 begin, i64 end) {
         for (i64 block = begin; block < end; ++block) {
-            const i64 first = block * kStreamBlock, left = total - first;
-            body(first, left < kStreamBlock ? left : kStreamBlock);
+            const i64 first = block * Block, left = total - first;
+            body(first, left < Block ? left : Block);
         }
     });
 }

@@ -66,6 +66,7 @@ class Activation(Operation[ir.Activation]):
         batch_of_signs = SignBatch(f"{name}/kept", kept, op.window, op.bits, self._kept.wrap_bits, len(op.knots))
         self._signs = COMPARISONS[comparison](batch_of_signs)
         self._kept_mask = Mask(f"{name}/kept/z", kept, op.bits)
+        self._kept_index = np.ascontiguousarray(op.kept, np.int64)
         self._a = Round(f"{name}/a", (Part(self.count, op.open_bits),))
         parts = (Part(quad, op.quad_open_bits), Part(kept, op.bits))
         self._b = Round(f"{name}/b", tuple(part for part in parts if part.count))
@@ -117,16 +118,15 @@ class Activation(Operation[ir.Activation]):
         op, batch = self.op, self.batch
         opened = open_sum(exchange, self._a.label, inputs[0].data.reshape(batch, op.size), material.r, op.open_bits)
         parts: list[tuple[np.ndarray, int]] = []
+        places: list[tuple[np.ndarray, int]] = []
         if op.quad_count:
             parts.append((self._quadratics(own, material, opened), op.quad_open_bits))
+            places.append((op.quad_index, op.quad_shift))
         if op.kept_count:
             parts.append((self._relus(exchange, material, opened), op.bits))
-        values = exchange.open(self._b.label, parts)
+            places.append((self._kept_index, 0))
         wire = np.empty((batch, op.size), np.uint64)
-        if op.quad_count:
-            _native.scatter_shift(wire, op.quad_index, values[0], op.quad_shift)
-        if op.kept_count:
-            _native.scatter_shift(wire, np.ascontiguousarray(op.kept, np.int64), values[-1], 0)
+        exchange.open_to(self._b.label, parts, wire, places)
         return wire.reshape(batch, *op.shape)
 
     def _quadratics(self, own: Mapping[str, Any], material: Material, opened: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ class Activation(Operation[ir.Activation]):
     def _relus(self, exchange: Exchange, material: Material, opened: np.ndarray) -> np.ndarray:
         op, shift = self.op, self._kept.shift
         assert material.kept_mask is not None
-        kept = _native.gather(opened, np.ascontiguousarray(op.kept, np.int64)).reshape(-1)
+        kept = _native.gather(opened, self._kept_index).reshape(-1)
         public, lifted = lift(kept, op.open_bits, shift)
         points = [public - _encode_signed(knot) for knot in op.knots]
         pieces = self._signs.relu(exchange, material.signs, points, lifted, op.open_bits - shift)

@@ -77,8 +77,11 @@ class Operation(Generic[OpType]):
         """Parameters that correlations multiply, with their shapes: those a dealer blinds once per model."""
         return {}
 
-    def pack(self, parameter: str, tensor: np.ndarray) -> Any:
-        """A parameter (a share, a mask or an opened value) in the form in which it is multiplied."""
+    def pack(self, parameter: str, tensor: np.ndarray, lean: bool = False) -> Any:
+        """A parameter (a share, a mask or an opened value) in the form in which it is multiplied.
+
+        A `lean` one, for what is multiplied ahead of queries only, may be slower where that saves much memory.
+        """
         return tensor
 
     def multiplications(self) -> int:

@@ -28,21 +28,23 @@ LinearOp = ir.Conv | ir.Linear | ir.Affine
 class RingKernel:
     """A fixed ring weight, packed once, that multiplies (N, *in_shape) arrays."""
 
-    def __init__(self, op: LinearOp, in_shape: ir.Shape, weight: np.ndarray) -> None:
+    def __init__(self, op: LinearOp, in_shape: ir.Shape, weight: np.ndarray, lean: bool = False) -> None:
         self._packed: _native.PackedConv | _native.PackedMatmul | None = None
         if isinstance(op, ir.Conv):
             self._packed = _native.PackedConv(
-                weight, in_shape, op.stride, op.padding, op.dilation, op.groups, bits=op.bits
+                weight, in_shape, op.stride, op.padding, op.dilation, op.groups, op.bits, "lean" if lean else "auto"
             )
         elif isinstance(op, ir.Linear):
             self._packed = _native.PackedMatmul(weight, bits=op.bits)
         else:
             self._vector = channel_view(weight, op.shape)
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        if self._packed is None:
-            return self._vector * values
-        return self._packed.run(np.ascontiguousarray(values))
+    def __call__(self, values: np.ndarray, onto: np.ndarray | None = None) -> np.ndarray:
+        """The product; added to `onto`, in place, where given."""
+        if self._packed is not None:
+            return self._packed.run(np.ascontiguousarray(values), onto)
+        product = self._vector * values
+        return product if onto is None else np.add(onto, product, out=onto)
 
 
 class Linear(Operation[LinearOp]):
@@ -57,8 +59,8 @@ class Linear(Operation[LinearOp]):
             return {"weight": (op.shape[0], channels // op.groups, *op.kernel)}
         return {"weight": (op.shape[0], channels) if isinstance(op, ir.Linear) else (op.shape[0],)}
 
-    def pack(self, parameter: str, tensor: np.ndarray) -> Any:
-        return RingKernel(self.op, self.sources[0].shape, tensor) if parameter == "weight" else tensor
+    def pack(self, parameter: str, tensor: np.ndarray, lean: bool = False) -> Any:
+        return RingKernel(self.op, self.sources[0].shape, tensor, lean) if parameter == "weight" else tensor
 
     def multiplications(self) -> int:
         return self.count * int(np.prod(self.fixed()["weight"][1:]))
@@ -72,6 +74,5 @@ class Linear(Operation[LinearOp]):
         return material
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
-        share: np.ndarray = own["weight"](inputs[0].data)
-        share += material
+        share: np.ndarray = own["weight"](inputs[0].data, material)
         return share

@@ -29,11 +29,8 @@ from autorep.program import ir
 
 
 def open_sum(exchange: Exchange, label: str, share: np.ndarray, mask: np.ndarray, bits: int) -> np.ndarray:
-    """Step 1: ŷ, known to both parties."""
-    masked = share + mask
-    if exchange.party == 0:
-        masked += U64(1 << (bits - 2))
-    return exchange.open(label, [(masked, bits)])[0]
+    """Step 1: ŷ, known to both parties; the mask is used up."""
+    return exchange.open_masked(label, share, mask, 1 << (bits - 2) if exchange.party == 0 else 0, bits)
 
 
 def owed(debt: np.ndarray | None) -> tuple[np.ndarray, ...]:
