@@ -7,7 +7,7 @@ import pytest
 
 from autorep.bench import networks
 from autorep.bench.networks import build_program, keep_relus, random_inputs
-from autorep.errors import BudgetError
+from autorep.errors import BudgetError, ConfigError
 from autorep.program.ir import Activation, Program
 
 
@@ -60,3 +60,16 @@ def test_a_network_that_pads_by_its_image_size_is_built_for_it(monkeypatch: pyte
     monkeypatch.setattr(networks, "compile_random", lambda model, *_: model)
     stems = [build_program("efficientnet_lite0", size)._conv_stem for size in (33, 224)]  # type: ignore[attr-defined]
     assert [type(stem.pad).__name__ for stem in stems] == ["Identity", "ZeroPad2d"]
+
+
+def test_layers_may_be_straight_lines_and_then_keep_nothing() -> None:
+    lines = ["layer1.0.relu1", "layer2.0.relu1"]
+    program = build_program("digits_net", lines=lines)
+    assert program.relu_count == 4096 - 1024 - 512
+    assert len(layers(program)) == len(layers(build_program("digits_net"))) - 2
+    images = random_inputs(program, 2)
+    assert np.abs(program.run(images, mode="fixed") - program.run(images, mode="float")).max() < 1e-2
+    with pytest.raises(BudgetError, match="0 to 2560"):
+        build_program("digits_net", relus=3000, lines=lines)
+    with pytest.raises(ConfigError, match=r"lines relu9: digits_net has relu, layer1\.0\.relu1"):
+        build_program("digits_net", lines=["relu9"])

@@ -6,6 +6,7 @@ Latency, bytes and rounds depend on shapes, widths and the positions of the kept
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -30,24 +31,32 @@ def random_images(count: int, channels: int, size: int, seed: int = 0) -> torch.
     return nn.functional.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False) * 1.5
 
 
-def build_program(network: str, image_size: int | None = None, relus: int | None = None, seed: int = 0) -> Program:
+def build_program(
+    network: str, image_size: int | None = None, relus: int | None = None, seed: int = 0, lines: Collection[str] = ()
+) -> Program:
     """A network by name, compiled, that keeps exactly `relus` ReLUs, in every layer the same share.
 
     Args:
         network: a name of `autorep.models`.
         image_size: rows and columns of the input; None takes the network's usual size.
         relus: ReLUs to keep; None keeps all of them.
+        lines: sites whose activations are straight lines; the others keep the ReLUs.
     """
     spec = models.spec(network)
     size = image_size or spec.image_size
     if size < 8:
         raise ConfigError(f"image size {size}: the networks need at least 8")
     torch.manual_seed(seed)
-    return compile_random(models.create(network, image_size=size), network, (spec.channels, size), relus, seed)
+    return compile_random(models.create(network, image_size=size), network, (spec.channels, size), relus, seed, lines)
 
 
 def compile_random(
-    model: nn.Module, name: str, image: tuple[int, int], relus: int | None = None, seed: int = 0
+    model: nn.Module,
+    name: str,
+    image: tuple[int, int],
+    relus: int | None = None,
+    seed: int = 0,
+    lines: Collection[str] = (),
 ) -> Program:
     """Compile a freshly made model for images of (channels, size); its activations are replaced in place."""
     channels, size = image
@@ -56,10 +65,15 @@ def compile_random(
     _settle_batch_norms_(model, batches)
     model.eval()
     replacement = replace_activations_(model, batches[0][:2], kinds=KINDS)
-    if relus is not None and not 0 <= relus <= replacement.total:
-        raise BudgetError(f"{name} at {size}×{size} has 0 to {replacement.total} ReLUs to keep, not {relus}")
+    if unknown := sorted(set(lines) - set(replacement.sites)):
+        raise ConfigError(f"lines {', '.join(unknown)}: {name} has {', '.join(replacement.sites)}")
+    most = replacement.total - sum(replacement.sites[line].mask.numel() for line in lines)
+    if relus is not None and not 0 <= relus <= most:
+        raise BudgetError(f"{name} at {size}×{size} has 0 to {most} ReLUs to keep, not {relus}")
     replacement.calibrate_(model, batches, curve=CURVATURE)
-    spread_(replacement, replacement.total if relus is None else relus, seed)
+    for line in lines:
+        replacement.sites[line].straighten_()
+    spread_(replacement, most if relus is None else relus, seed, lines)
     _settle_batch_norms_(model, batches)
     model.eval()
     return compile_program(model, [images.numpy() for images in batches], name=name)
@@ -104,14 +118,17 @@ def keep_relus(program: Program, relus: int) -> Program:
 
 
 @torch.no_grad()
-def spread_(replacement: Replacement, budget: int, seed: int = 0) -> None:
-    """Keep exactly `budget` elements, the same share of every layer, at positions a seeded shuffle chooses."""
+def spread_(replacement: Replacement, budget: int, seed: int = 0, empty: Collection[str] = ()) -> None:
+    """Keep exactly `budget` elements, the same share of every layer, at positions a seeded shuffle chooses.
+
+    Sites named `empty` keep none.
+    """
     generator = torch.Generator().manual_seed(seed)
     scores = {}
     for name, site in replacement.sites.items():
         count = site.mask.numel()
         order = torch.randperm(count, generator=generator)
-        scores[name] = ((order + 0.5) / count).reshape(site.mask.shape)
+        scores[name] = ((order + 0.5) / count).reshape(site.mask.shape) - float(name in empty)
     replacement.start_from_(scores)
     replacement.settle_(budget)
 

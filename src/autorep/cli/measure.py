@@ -40,6 +40,8 @@ class PrivateInference(Measurement):
     """Rows and columns of the image; the network's usual size if not given."""
     relus: str = "12900"
     """ReLUs to keep, spread over the layers in proportion; `all` keeps every one."""
+    lines: tuple[str, ...] = ()
+    """Layers (see `autorep count`) whose activations are straight lines, as a budget in seconds may make them."""
     batch: int = 1
     """Images in one query."""
     link: Literal["loopback", "lan", "wan"] = "loopback"
@@ -59,8 +61,9 @@ class PrivateInference(Measurement):
 
         if self.batch < 1 or self.repeats < 1 or self.threads < 1:
             raise ConfigError("--batch, --repeats and --threads must be at least 1")
-        program = build_program(self.network, self.image_size, parse_relus(self.relus))
-        result = measure(
+        program = build_program(self.network, self.image_size, parse_relus(self.relus), lines=self.lines)
+        result = {"lines": len(self.lines)} if self.lines else {}
+        result |= measure(
             program,
             random_inputs(program, self.batch),
             repeats=self.repeats,

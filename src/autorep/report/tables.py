@@ -27,6 +27,12 @@ def inference_title(result: Result) -> str:
     return f"{models.title(result['network'])}, {result['image_size']}×{result['image_size']}"
 
 
+def _network(result: Result) -> str:
+    """Network and ReLUs of a private inference, and how many layers are straight lines where some are."""
+    lines = f", {result['lines']} layers straight" if result.get("lines") else ""
+    return f"{models.title(result['network'])}, {result['relus']:,} ReLUs{lines}"
+
+
 def order(result: Result) -> tuple[Any, ...]:
     """Networks as in the registry, others behind them; then image size and ReLUs."""
     name = result["network"]
@@ -116,7 +122,7 @@ def links(results: Iterable[Result]) -> Table:
     """The estimate before the run against measured runs over throttled links."""
     rows = [
         (
-            f"{models.title(result['network'])}, {result['relus']:,} ReLUs",
+            _network(result),
             LINKS[result["link"]],
             seconds(result["estimate"]["seconds"]),
             seconds(result["online_seconds"]),
@@ -131,7 +137,7 @@ def batches(results: Iterable[Result]) -> Table:
     """Throughput with larger batches and more cores."""
     rows = [
         (
-            f"{models.title(result['network'])}, {result['relus']:,} ReLUs",
+            _network(result),
             result["batch"],
             result["threads"],
             seconds(result["online_seconds"]),
