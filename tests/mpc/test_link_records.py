@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep.mpc import link_records
-from autorep.mpc.link_records import LENGTH_BYTES, TAG_BYTES, TEXT_LIMIT, Opener, Sealer
+from autorep.mpc.link_records import LENGTH_BYTES, TAG_BYTES, TEXT_LIMIT, Opener, Sealer, direction_keys
 
 KEY = bytes(range(32))
 
@@ -62,6 +65,17 @@ def test_repeated_reordered_and_lost_records_are_noticed() -> None:
 def test_the_other_directions_key_opens_nothing() -> None:
     with pytest.raises(ConnectionError):
         opened(Opener(bytes(32)), bytes(Sealer(KEY).seal(b"text")))
+
+
+def test_keys_of_the_directions_come_from_both_secrets_by_the_book() -> None:
+    client, server = bytes(range(32)), bytes(range(32, 64))
+    info = b"client to server, server to client"
+    extracted = hmac.digest(b"autorep records 2", client + server, hashlib.sha256)  # RFC 5869, by hand
+    first = hmac.digest(extracted, info + b"\x01", hashlib.sha256)
+    second = hmac.digest(extracted, first + info + b"\x02", hashlib.sha256)
+    assert direction_keys(client, server) == (first, second)
+    seen = {*direction_keys(client, server), *direction_keys(server, client), *direction_keys(client, client)}
+    assert len(seen) == 6, "an end that sends back what it was sent gets no direction to use the other's key"
 
 
 def test_keys_are_replaced_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

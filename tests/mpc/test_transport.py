@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autorep.errors import HandshakeError, PeerAbort, ProtocolError
-from autorep.mpc import transport
+from autorep.mpc import link_records, transport, transport_tcp
 from autorep.mpc.tls import client_context, make_keys, server_context
 from autorep.mpc.transport import (
     FRAME_OVERHEAD,
@@ -353,6 +355,93 @@ def test_record_changed_on_its_way_is_refused(keys: Path) -> None:
     with pytest.raises(ProtocolError, match="changed, repeated or lost"):
         left.receive("conv1", 4)
     right.close()
+
+
+def odd_peer(keys: Path, behave: Callable[[ssl.SSLSocket], Any]) -> tuple[Any, Any]:
+    """What party 0 makes of a party 1 with the right certificate that behaves in its own way once TLS is up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def dial() -> Any:
+            raw = socket.create_connection(listener.getsockname(), 30)
+            with client_context(keys / "party1").wrap_socket(raw, server_hostname="party0") as connection:
+                return behave(connection)
+
+        return both(lambda: accept(listener.accept()[0], server_context(keys / "party0"), {"party1"}, 5), dial)
+
+
+def read_all(connection: ssl.SSLSocket) -> None:
+    with contextlib.suppress(OSError):
+        while connection.recv(4096):
+            pass
+
+
+@pytest.mark.parametrize(
+    "first_words",
+    [frame_header(1, 0, "message", 100) + bytes(100), b"autorep records 1" + bytes(32)],
+    ids=["frames inside TLS", "another version"],
+)
+def test_end_that_does_not_agree_on_record_keys_is_refused(keys: Path, first_words: bytes) -> None:
+    def behave(connection: ssl.SSLSocket) -> None:
+        connection.sendall(first_words)
+        read_all(connection)
+
+    error, _ = odd_peer(keys, behave)
+    assert isinstance(error, HandshakeError)
+    assert "both ends must run the same release" in str(error)
+
+
+def test_agreeing_on_keys_has_one_time_limit_in_all(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that sends a byte now and then gets no longer than one that sends nothing."""
+    monkeypatch.setattr(transport_tcp, "agree", lambda connection, _: link_records.agree(connection, 2.0))
+    length = len(b"autorep records 2") + 32
+
+    def behave(connection: ssl.SSLSocket) -> int:
+        for sent in range(length):
+            time.sleep(0.1)
+            try:
+                connection.sendall(bytes(1))
+            except OSError:
+                return sent
+        return length
+
+    error, sent = odd_peer(keys, behave)
+    assert isinstance(error, HandshakeError), "each byte came in time, all of them did not"
+    assert "no keys for records agreed" in str(error)
+    assert "same release" not in str(error), f"all {sent} bytes were awaited"
+
+
+def test_what_an_end_sealed_does_not_open_at_that_end(keys: Path) -> None:
+    """Not even when its peer sends its own secret back to it."""
+
+    def behave(connection: ssl.SSLSocket) -> socket.socket:
+        message = b""
+        while len(message) < len(b"autorep records 2") + 32:
+            message += connection.recv(64)
+        connection.sendall(message)
+        return connection.unwrap()
+
+    link, _ = odd_peer(keys, behave)
+    assert isinstance(link, TcpTransport)
+    assert link._sealer._key != link._opener._key
+    record = bytes(link._sealer.seal(frame_header(1, 0, "conv1", 4) + b"data"))
+    position = 0
+    while not link._opener.size:
+        target = link._opener.target()
+        target[:] = record[position : position + len(target)]
+        position += len(target)
+        link._opener.advance(len(target))
+    with pytest.raises(ConnectionError, match="changed, repeated or lost"):
+        link._opener.open_into(memoryview(bytearray(link._opener.size)))
+    link.close()
+
+
+def test_cut_between_two_records_is_noticed_by_who_waits(keys: Path) -> None:
+    left, right = tcp_pair(keys)
+    send_record(right, frame_header(1, 0, "conv1", 4) + b"data")
+    right.close()
+    assert bytes(left.receive("conv1", 4)) == b"data"
+    with pytest.raises(ProtocolError, match="broke"):
+        left.receive("conv2", 4)
 
 
 def test_link_shows_no_plain_text(keys: Path) -> None:

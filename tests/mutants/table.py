@@ -591,6 +591,11 @@ mutant(
     (RECORDS, "            self._cipher = AESGCM(self._key)\n", ""),
 )
 mutant(
+    "one-record-key-for-both-directions",
+    f"{TRANSPORT}::test_what_an_end_sealed_does_not_open_at_that_end",
+    (RECORDS, "return keys[:_KEY_BYTES], keys[_KEY_BYTES:]", "return keys[:_KEY_BYTES], keys[:_KEY_BYTES]"),
+)
+mutant(
     "peer-of-any-authority",
     f"{TRANSPORT}::test_certificate_of_another_authority_is_refused",
     (

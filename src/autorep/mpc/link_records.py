@@ -1,15 +1,19 @@
 """What a link sends after its TLS handshake: records of up to 256 KiB, AES-256-GCM under keys agreed inside TLS.
 
-TLS 1.3 authenticates both ends, and carries one message each way: the fresh random key under which that end will send.
-Then both ends close TLS (close_notify, so that neither reads a byte of what follows) and go on over the same TCP:
+TLS 1.3 authenticates both ends, and carries one message each way: a fresh random secret. HKDF-SHA256 of both secrets
+gives two keys, one a direction: they are good as long as one end draws well, and what an end sealed never opens at that
+end, whatever the other one sent. (Keys exported from TLS itself would do; Python's ssl offers none.) Then both ends
+close TLS (close_notify, so that neither reads a byte of what follows) and go on over the same TCP:
 
     length of the text (4) | text, encrypted | tag (16)
 
 The length is authenticated with the text. The nonce is the number of the record in its direction, so a record that was
-changed, repeated, lost or reordered does not open. After every 2**20 records (at most 2**38 bytes) a key is replaced
-by its HMAC, and forgotten. Why not TLS to the end: its records have 16 KiB at most, each costs three system calls and
-two copies more, and one core moves half a GB/s both ways at once through it, a third of what it does with these
-(`autorep bench link`).
+changed, repeated, lost or reordered does not open. A link that is cut says nothing more: whoever waits for the next
+record fails. There is no way back to TLS: an end that does not do all of this is refused.
+
+After every 2**20 records (at most 2**38 bytes) a key is replaced by its HMAC, and forgotten. Why not TLS to the end?
+Its records have 16 KiB at most, each costs three system calls and two copies more; one core moves half a GB/s both ways
+at once through it, a third of what it does with these (`autorep bench link`).
 """
 
 from __future__ import annotations
@@ -18,34 +22,60 @@ import hashlib
 import hmac
 import secrets
 import ssl
+import time
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 TEXT_LIMIT = 1 << 18
 LENGTH_BYTES, TAG_BYTES = 4, 16
 _KEY_BYTES, _NONCE_BYTES = 32, 12
-_GREETING = b"autorep records 1"
+_GREETING = b"autorep records 2"
 _RECORDS_PER_KEY = 1 << 20
 
 
-def agree(connection: ssl.SSLSocket) -> tuple[Sealer, Opener]:
-    """Exchange keys inside TLS, then end TLS; what opens is what the other end's Sealer sealed.
+def agree(connection: ssl.SSLSocket, seconds: float) -> tuple[Sealer, Opener]:
+    """Exchange secrets inside TLS, then end TLS; what opens is what the other end's Sealer sealed.
 
-    One message each way, sent at once. Raises OSError if the other end does not do the same.
+    One message each way, sent at once. Raises OSError if the other end does not do the same within so many seconds.
     """
-    own = secrets.token_bytes(_KEY_BYTES)
+    deadline = time.monotonic() + seconds
+    own, message = secrets.token_bytes(_KEY_BYTES), b""
+    _wait_until(deadline, connection)
     connection.sendall(_GREETING + own)
-    message = b""
     while len(message) < len(_GREETING) + _KEY_BYTES:
+        _wait_until(deadline, connection)
         piece = connection.recv(len(_GREETING) + _KEY_BYTES - len(message))
         if not piece:
             raise ConnectionResetError("closed by the peer, which may not accept this end's certificate")
         message += piece
     if not message.startswith(_GREETING):
         raise ConnectionError("the peer does not speak of record keys; both ends must run the same release of autorep")
+    _wait_until(deadline, connection)
     connection.unwrap()
-    return Sealer(own), Opener(message[len(_GREETING) :])
+    theirs = message[len(_GREETING) :]
+    if connection.server_side:
+        to_server, to_client = direction_keys(theirs, own)
+        return Sealer(to_client), Opener(to_server)
+    to_server, to_client = direction_keys(own, theirs)
+    return Sealer(to_server), Opener(to_client)
+
+
+def direction_keys(client: bytes, server: bytes) -> tuple[bytes, bytes]:
+    """From both ends' secrets: the key under which the client seals, and that of the server."""
+    derive = HKDF(hashes.SHA256(), 2 * _KEY_BYTES, salt=_GREETING, info=b"client to server, server to client")
+    keys = derive.derive(client + server)
+    return keys[:_KEY_BYTES], keys[_KEY_BYTES:]
+
+
+def _wait_until(deadline: float, connection: ssl.SSLSocket) -> None:
+    """The next call on the connection ends by the deadline."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the peer takes too long")
+    connection.settimeout(left)
 
 
 class _Direction:

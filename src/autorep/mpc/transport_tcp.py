@@ -214,7 +214,7 @@ def _secure(
         connection.close()
         raise CertificateError(f"{where}: certificate names {', '.join(sorted(found))}; expected {expected}")
     try:
-        sealer, opener = agree(connection)
+        sealer, opener = agree(connection, connect_timeout)
     except OSError as error:
         connection.close()
         reason = getattr(error, "reason", None) or error.strerror or error
