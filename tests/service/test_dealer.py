@@ -59,6 +59,39 @@ def archive(program: Program, tmp_path_factory: pytest.TempPathFactory) -> bytes
     return ServedModel.load(folder, 0).archive()
 
 
+def test_party_1_gets_kits_while_others_are_being_dealt(
+    program: Program, archive: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several kits asked for at once must not reach party 1 in one burst after the last."""
+    first_there, dealt, deal_to = threading.Event(), [], Dealer.deal_to
+
+    def third_waits(self: Dealer, *arguments: Any) -> bytes:
+        if len(dealt) == 2:
+            assert first_there.wait(30), "party 1 did not get the first kit before the third was dealt"
+        dealt.append(deal_to(self, *arguments))
+        return dealt[-1]
+
+    monkeypatch.setattr(Dealer, "deal_to", third_waits)
+    service, digest = DealerService(None), program_hash(program)
+    leader, follower = Server(service, "party0"), Server(service, "party1")
+    leader.link.timeout = 60.0
+    leader.register(0, digest, archive), follower.register(1, digest, archive)
+    while "coming" not in _ask(leader, 3):
+        pass
+    for number in range(3):
+        assert receive_result(leader.link)["kit"] == dealt[number].hex()
+        _kit(leader, program, 0)
+        send_message(leader.link, {"stored": True})
+        if number == 1:
+            while "kit" not in (message := receive_message(follower.link)):
+                pass
+            assert message["kit"] == dealt[0].hex()
+            first_there.set()
+    leader.close()
+    follower.close()
+    assert len(dealt) == 3
+
+
 @pytest.mark.parametrize("in_memory", [1 << 28, 1])
 def test_both_servers_of_a_pair_get_matching_kits(
     program: Program, archive: bytes, monkeypatch: pytest.MonkeyPatch, in_memory: int

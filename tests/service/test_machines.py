@@ -436,6 +436,46 @@ def test_server_without_kits_turns_both_halves_away_at_once() -> None:
     assert [world.ended[party]["hungry"].reason for party in (0, 1)] == ["material", "refused there"]
 
 
+def test_query_waits_for_a_kit_that_is_on_its_way_and_for_no_other() -> None:
+    world = World()
+    world.dial()
+    world.lane_up()
+    world.perform(0, world.leader.supply(True))
+    for party in (0, 1):
+        world.post(party, "a", "patient")
+    world.flow()
+    assert "patient" not in world.ended[0]
+    assert world.leader.supplied, "it is no reason to call the server unready"
+    world.deal()
+    world.flow()
+    assert all(answered("patient", world.ended[party]["patient"]) for party in (0, 1))
+    world.perform(0, world.leader.supply(False))
+    for party in (1, 0):
+        world.post(party, "a", "late")
+        world.flow()
+    assert [world.ended[party]["late"].reason for party in (0, 1)] == ["material", "refused there"]
+
+
+def test_query_does_not_wait_for_a_kit_when_it_would_take_long() -> None:
+    world = World()
+    world.dial()
+    world.lane_up()
+    world.perform(0, world.leader.supply(True))
+    slow = SETTINGS.timeout / 4
+    world.leader.pace.ended(0.0, busy=True)  # others wait, and none of them has been served since
+    world.now = slow - 0.1
+    for party in (1, 0):
+        world.post(party, "a", "in time")
+        world.flow()
+    assert "in time" not in world.ended[0]
+    world.now = slow
+    for party in (1, 0):
+        world.post(party, "b", "hopeless")
+        world.flow()
+    refusal = world.ended[0]["hopeless"]
+    assert (refusal.reason, refusal.retry_after) == ("material", 2 * slow)
+
+
 def test_query_whose_lane_breaks_before_party_1_heard_of_it_ends_at_both(world: World) -> None:
     for party in (0, 1):
         world.post(party, "a", "unlucky")
@@ -506,7 +546,7 @@ def test_preparation_waits_for_idle_moments(world: World) -> None:
 
 @pytest.fixture
 def crowd() -> World:
-    """Two servers that run up to four queries together; both lanes are busy, and queries of five clients wait."""
+    """Two servers that run up to four queries together; both lanes are busy, and queries of six clients wait."""
     world = World(batch=4)
     world.dial()
     world.heal()
@@ -517,8 +557,8 @@ def crowd() -> World:
     world.deliver(0)
     for _ in range(2):
         world.deal(size=4)
-    for number, party in itertools.product(range(5), (0, 1)):
-        world.post(party, "abcde"[number], f"{number}")
+    for number, party in itertools.product(range(6), (0, 1)):
+        world.post(party, "abcdef"[number], f"{number}")
     while any(world.boxes) or any(world.preparing):
         for party in (0, 1):
             while world.boxes[1 - party]:
@@ -536,9 +576,8 @@ def together(world: World) -> list[tuple[str, ...]]:
 def test_waiting_queries_of_different_clients_run_together_and_get_their_own_answers(crowd: World) -> None:
     assert crowd.leader.missing()[0] == 4, "a crowd wants kits for many, though no lane is free yet"
     crowd.flow()
-    assert max(map(len, together(crowd))) == 4
-    assert len({key for keys in together(crowd) for key in keys}) >= 4
-    for number, party in itertools.product(range(5), (0, 1)):
+    assert [len(keys) for keys in together(crowd)] == [4], "the other two run each alone"
+    for number, party in itertools.product(range(6), (0, 1)):
         assert answered(str(number), crowd.ended[party][str(number)])
     for _ in range(200):
         crowd.tick(0.25)
@@ -549,7 +588,7 @@ def test_one_withdrawn_half_leaves_the_others_their_run(crowd: World) -> None:
     crowd.withdraw(1, "2")
     crowd.flow()
     assert not isinstance(crowd.ended[0]["2"], Answer)
-    assert sum(answered(str(number), crowd.ended[0][str(number)]) for number in range(5)) == 4
+    assert sum(answered(str(number), crowd.ended[0][str(number)]) for number in range(6)) == 5
 
 
 def test_few_waiting_queries_do_not_spend_a_kit_for_many_unless_there_is_no_other() -> None:
@@ -566,6 +605,15 @@ def test_few_waiting_queries_do_not_spend_a_kit_for_many_unless_there_is_no_othe
         world.flow()
     assert [size_of(kit) for kit in world.used[0]] == [1, 4, 4]
     assert all(len(keys) == 1 for keys in world.used[0].values())
+
+
+def test_kits_for_what_the_line_will_use_next_are_fetched_first(crowd: World) -> None:
+    assert crowd.leader.missing()[0] == 4, "six wait"
+    crowd.flow()
+    crowd.leader.stored.clear()
+    assert crowd.leader.missing() == (1, SETTINGS.ready), "nobody waits: whoever comes next runs alone"
+    crowd.leader.stored = {kit_id(bytes(8), 1, number.to_bytes(7, "big")).hex() for number in range(SETTINGS.ready)}
+    assert crowd.leader.missing() == (4, SETTINGS.ahead // 4), "but a crowd may be back at any moment"
 
 
 @pytest.mark.parametrize("wrong", [("asked", "lone"), ("asked", "asked"), ("never heard of",)])

@@ -232,8 +232,8 @@ class Serve:
     """Kits kept on disk (at most 16 GB of them, at least one). 0 without a dealer: none are made, only those of
     `autorep import` are used."""
     batch: int | None = None
-    """Queries, of any clients, that run together in one pass when more than half as many wait (1: each alone); the same
-    at both servers. Default 4 with a dealer, where kits for so many are small enough; 1 without."""
+    """Queries, of any clients, that run together in one pass when as many wait (1: each alone); the same at
+    both servers. Default 4 with a dealer, where kits for so many are small enough; 1 without."""
     queue: int = 128
     """Queries that may wait; when there are more, every client still gets its fair share of them."""
     per_client: int = 64

@@ -147,7 +147,9 @@ class DealerService:
             elif pair.follower is None:
                 send_message(transport, {"wait": 0.5, "reason": "party 1 is not connected to the dealer"})
             elif (waiting := pair.outbox.qsize()) > AT_ONCE or waiting * max(pair.dealer.kit_bytes(batch)) > _IN_MEMORY:
-                send_message(transport, {"wait": 0.02, "reason": "party 1 has not taken the last kits yet"})
+                send_message(
+                    transport, {"coming": 0, "wait": 0.02, "reason": "party 1 has not taken the last kits yet"}
+                )
             else:
                 self._deal(transport, pair, wanted, batch)
 
@@ -155,16 +157,15 @@ class DealerService:
         sizes = pair.dealer.kit_bytes(batch)
         count = max(1, min(count, _IN_MEMORY // max(sizes)))
         send_message(transport, {"coming": count})
-        halves = []
+        half: _Half | None = None  # of party 1, of the kit that party 0 stores while the next one is dealt
         for _ in range(count):
             sinks = self._sink(sizes[0]), self._sink(sizes[1])
             with signs_of_life(transport, _ALIVE_SECONDS), pair.lock:
                 name = pair.dealer.deal_to(sinks, batch).hex()
+            self._hand_over(transport, pair, half)
             _send_kit(transport, _Half(name, sinks[0]))
-            halves.append(_Half(name, sinks[1]))
-        for half in halves:
-            if receive_message(transport).get("stored"):
-                self._hand_over(pair, half)
+            half = _Half(name, sinks[1])
+        self._hand_over(transport, pair, half)
 
     def _sink(self, size: int) -> KitBuffer | BinaryIO:
         """Where a kit waits until it is delivered: in memory at its final size, a large one in a nameless file."""
@@ -172,7 +173,10 @@ class DealerService:
             return KitBuffer(size)
         return cast(BinaryIO, tempfile.TemporaryFile(dir=self._state))
 
-    def _hand_over(self, pair: _Pair, half: _Half) -> None:
+    def _hand_over(self, transport: Transport, pair: _Pair, half: _Half | None) -> None:
+        """Party 1 gets its half as soon as party 0 has stored the other: kits come evenly, not several at once."""
+        if half is None or not receive_message(transport).get("stored"):
+            return
         try:
             pair.outbox.put(half, timeout=1.0)
         except queue.Full:

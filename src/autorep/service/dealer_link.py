@@ -17,7 +17,7 @@ from autorep.service.messages import receive_message, receive_result, send_messa
 from autorep.service.session import Session
 from autorep.service.workers import Worker
 
-AT_ONCE = 4  # kits per request: the dealer makes the next while this server stores the last
+AT_ONCE = 4  # kits per request, of large ones at least 2: the dealer makes the next while this server stores the last
 DEALER_HELLO = {"service": "dealer"}
 
 
@@ -43,6 +43,7 @@ class DealerLink:
             self._serve(self._register())
         finally:
             self._session.metrics.dealer.set(0)
+            self._session.post(self._session.supply_flows, False)
             if self._transport is not None:
                 self._transport.close()
 
@@ -85,8 +86,9 @@ class DealerLink:
         session = self._session
         assert isinstance(session.machine, Leader)
         batch, missing = session.machine.missing()
-        send_message(transport, {"deal": min(missing, AT_ONCE), "batch": batch})
+        send_message(transport, {"deal": min(missing, max(2, AT_ONCE // batch)), "batch": batch})
         answer = receive_message(transport)
+        session.post(session.supply_flows, "coming" in answer)
         for _ in range(int(answer.get("coming", 0))):
             if not self._store(transport, str(receive_result(transport).get("kit"))):
                 session.stopping.wait(1.0)  # a full disk does not empty itself at once

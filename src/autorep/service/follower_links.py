@@ -91,6 +91,9 @@ class FollowerSession(Session):
     def supply_idle(self) -> None:
         self.happen(self.machine.supply_idle)
 
+    def supply_flows(self, flows: bool) -> None:
+        """Party 0 decides which query may wait for a kit."""
+
     def _connected(self, epoch: str) -> None:
         event("peer connected", program=self.hash)
         self.happen(self.machine.connected, epoch)

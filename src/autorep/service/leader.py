@@ -3,8 +3,9 @@
 Messages to party 1 (commands): prepare, forget or discard kits; drop a query. Messages from it (notes): kits stored,
 prepared or missing; halves arrived, gone or refused. A message on a lane starts a query; it names query and kit.
 
-Where kits for several queries are in use and more than half as many queries wait, they run together, whoever asked
-them: one pass over the program, one image of the batch each. Such kits are fetched only while there is a crowd.
+Where kits for several queries are in use and as many queries wait, they run together, whoever asked them: one pass over
+the program, one image of the batch each. Fewer run each alone: a kit that is not full saves nothing. Such kits are
+fetched only while there is a crowd.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Leader(Machine):
         self._crowd = 0  # ticks for which there counts as being a crowd
         self._fresh: set[str] = set()  # kits stored since the last comparison: party 1's half may be on its way
         self._failures = self._pause = 0  # of preparations in a row; ticks to wait before the next
+        self._flows = False  # whether kits are on their way from whoever makes them
 
     @property
     def ready(self) -> int:
@@ -43,22 +45,24 @@ class Leader(Machine):
 
     @property
     def supplied(self) -> bool:
+        return self._flows or self._stocked
+
+    @property
+    def _stocked(self) -> bool:
         return any(self._stock.any_of(size) for size in self.settings.sizes)
 
     def missing(self) -> tuple[int, int]:
         """The kits to fetch next, by batch size and number; from any thread."""
-        stored = [size_of(kit) for kit in tuple(self.stored)]
-        for size in self.settings.sizes:
-            missing = self._ahead(size) - stored.count(size)
-            if missing > 0:
+        stored, settings = [size_of(kit) for kit in tuple(self.stored)], self.settings
+        wishes = [(1, settings.ahead)]
+        if self._crowd:
+            wishes.insert(0, (settings.batch, -(-settings.ahead // settings.batch)))
+            if len(self._line) < settings.batch:  # the next ones run alone
+                wishes.insert(0, (1, settings.ready))
+        for size, ahead in wishes:
+            if (missing := ahead - stored.count(size)) > 0:
                 return size, missing
         return 1, 0
-
-    def _ahead(self, size: int) -> int:
-        """Kits of a size to be kept in the store; those for several queries first, since few are needed."""
-        if size == 1:
-            return self.settings.ahead
-        return -(-self.settings.ahead // size) if self._crowd else 0
 
     # ------------------------------------------------------------------ events: lanes
 
@@ -181,6 +185,11 @@ class Leader(Machine):
         self._refill(idle=not self.running and not self._line)
         return self._commands()
 
+    def supply(self, flows: bool) -> list[Command]:
+        """Whether whoever makes kits is at work: then a query may wait for one."""
+        self._flows = flows
+        return self._commands()
+
     def prepared(self, epoch: str, kit: str, good: bool) -> list[Command]:
         if epoch != self.epoch or kit not in self._stock.progress:
             self._out.append(Forget(kit))
@@ -232,9 +241,11 @@ class Leader(Machine):
     # ------------------------------------------------------------------ queries
 
     def _overfull(self, now: float, client: str) -> QueryFailure | None:
-        if not self.problems and not self.supplied:
-            message = f"no correlated randomness is left; {self.settings.supplier} must refill the stores"
-            return QueryFailure(503, message, 1, "material")
+        if not self.problems and not self._stocked:
+            patient = self._flows and self._wait(now) < self.settings.timeout / 4
+            if not patient:
+                message = f"no correlated randomness is left; {self.settings.supplier} must refill the stores"
+                return QueryFailure(503, message, self.retry_after(now), "material")
         return super()._overfull(now, client)
 
     def _half_arrived(self, now: float, key: str) -> None:
@@ -260,7 +271,7 @@ class Leader(Machine):
         self._refill()
 
     def _next_size(self) -> int:
-        """Batch size of the kit to use next: one that the queries in line fill by more than half; 0 if none is ready.
+        """Batch size of the kit to use next: one that the queries in line fill; 0 if none is ready.
 
         Where there is no other kit at all, a larger one serves fewer.
         """
@@ -270,14 +281,14 @@ class Leader(Machine):
             return 0
         for size in self.settings.sizes:
             last_resort = size > 1 and not self._stock.any_of(1)
-            if self._stock.has_ready(size) and (2 * standing > size or last_resort):
+            if self._stock.has_ready(size) and (standing >= size or last_resort):
                 return size
         return 0
 
     def _standing(self) -> int:
-        """How many queries could run; more than half of what runs together are a crowd."""
+        """How many queries could run. There is a crowd when one whole batch may run while the next one gathers."""
         standing = sum(half.matched for half in self.waiting.values())
-        if 1 < self.settings.batch < 2 * standing:
+        if 1 < self.settings.batch <= (standing + len(self.running)) // 2:
             self._crowd = _CROWD
         return standing
 

@@ -55,6 +55,9 @@ class LeaderSession(Session):
     def supply_idle(self) -> None:
         """Party 1 has its store compared."""
 
+    def supply_flows(self, flows: bool) -> None:
+        self.happen(self.machine.supply, flows)
+
     def _begin_epoch(self, *facts: Any) -> None:
         super()._begin_epoch(*facts)
         self._outbox = queue.SimpleQueue()

@@ -171,7 +171,10 @@ class Machine(ABC):
 
     def retry_after(self, now: float) -> float:
         """Seconds until what waits now will have been served, as far as one can tell."""
-        return min(_LONGEST_RETRY, max(1.0, (len(self.waiting) + 1) * self.pace.interval(now)))
+        return min(_LONGEST_RETRY, max(1.0, self._wait(now)))
+
+    def _wait(self, now: float) -> float:
+        return (len(self.waiting) + 1) * self.pace.interval(now)
 
     def _overfull(self, now: float, client: str) -> QueryFailure | None:
         """Why nothing more can be taken from this client now.

@@ -32,7 +32,7 @@ class SessionSettings:
         timeout: seconds without progress after which a link or a waiting query fails.
         comparison: how kept ReLUs are compared; the same at both servers.
         preparation: who makes kits: a dealer, or the two servers.
-        batch: queries, of any clients, that run together with one kit when more than half as many wait; 1: never.
+        batch: queries, of any clients, that run together with one kit when as many wait; 1: never.
     """
 
     lanes: int = 2

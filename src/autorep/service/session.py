@@ -378,6 +378,7 @@ class Session(ABC):
         """How making kits with the other server goes: None while the two are connected for it; from any thread."""
         self._making_trouble = trouble
         self.metrics.making.set(trouble is None)
+        self.post(self.supply_flows, trouble is None)
 
     def shortage(self) -> str:
         """Why there may be no kit, for those who want one."""
@@ -483,6 +484,10 @@ class Session(ABC):
     @abstractmethod
     def supply_idle(self) -> None:
         """Nothing is on its way from the dealer; on the loop."""
+
+    @abstractmethod
+    def supply_flows(self, flows: bool) -> None:
+        """Whether whoever makes kits is at work; on the loop."""
 
 
 def _keys(key: str, images: int) -> list[str]:
