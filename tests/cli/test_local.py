@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -20,6 +21,7 @@ from autorep.cli.named import program_of
 from autorep.compiler.compile import compile_program, measure_ranges
 from autorep.errors import ConfigError, RangeError
 from autorep.service.client import Client
+from autorep.service.local import hold_ports
 from autorep.training.compiled import compile_saved
 from autorep.training.saved import load_model, save_model
 
@@ -67,16 +69,30 @@ def test_ranges_of_another_network_are_refused() -> None:
         compile_program(other, images, ranges=measure_ranges(first, images))
 
 
+def two_ports_in_a_row() -> list[socket.socket]:
+    while True:
+        (first,) = hold_ports(1)
+        second = socket.socket()
+        with contextlib.suppress(OSError):  # taken
+            second.bind(("127.0.0.1", first.getsockname()[1] + 1))
+            second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return [first, second]
+        first.close()
+        second.close()
+
+
 def test_one_command_serves_a_folder_and_ends_everything(tmp_path: Path) -> None:
     program = program_of(str(saved_model(tmp_path, ranges=True)))
     program.save(tmp_path / "program")
-    where = ["--local", str(tmp_path / "program"), "--port", "18440"]
+    held = two_ports_in_a_row()
+    port = held[0].getsockname()[1]
+    where = ["--local", str(tmp_path / "program"), "--port", str(port)]
     command = [sys.executable, "-m", "autorep.cli.main", "serve", *where]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
-        assert "open https://127.0.0.1:18440" in lines[0]
+        assert f"open https://127.0.0.1:{port}" in lines[0]
         found = re.search(r"--servers (\S+) (\S+) --ca (\S+)", lines[1])
         assert found is not None, lines
         picture = np.random.default_rng(1).integers(0, 256, (1, 3, 8, 8), np.uint8)
@@ -85,6 +101,8 @@ def test_one_command_serves_a_folder_and_ends_everything(tmp_path: Path) -> None
         assert np.abs(answer.logits - program.run(picture / 255.0, "fixed")[0]).max() < 1e-2
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(100) == 0
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", 18440), 2).close()
+        socket.create_connection(("127.0.0.1", port), 60).close()
+    for each in held:
+        each.close()

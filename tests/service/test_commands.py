@@ -26,17 +26,12 @@ from autorep.errors import DataError, HandshakeError, ProtocolError
 from autorep.program.files import load_public, program_hash, save, split
 from autorep.program.ir import Program
 from autorep.service.client import Client
-from autorep.service.local import LocalDeployment
+from autorep.service.local import LocalDeployment, hold_ports
 from autorep.service.shares import CONTENT_TYPE, new_query_id
 from autorep.service.tokens import server_token
 from autorep.training.saved import save_model
 
 from .conftest import small_program
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +47,8 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
     for party in ("party0", "party1"):
         material, store = str(folder / "material" / party), str(folder / "store" / party)
         assert main(["import", material, "--store", store, "--begin"]) == 0
-    ports, peer = [free_port(), free_port()], free_port()
+    held = hold_ports(3)
+    *ports, peer = (each.getsockname()[1] for each in held)
     processes = []
     for party in (0, 1):
         command = [
@@ -77,7 +73,9 @@ def prepared(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iter
     finally:
         for process in processes:
             process.terminate()
-            process.wait(20)
+            process.wait(100)
+        for each in held:
+            each.close()
 
 
 def _ready(web: httpx.Client, urls: list[str]) -> bool:
@@ -116,7 +114,7 @@ def test_ping_says_what_is_wrong(
     folder, (first, second, peer) = prepared
     keys, bundle = folder / "keys", str(folder / "bundle")
 
-    def ping(*arguments: str, timeout: str = "20") -> dict[str, str]:
+    def ping(*arguments: str, timeout: str = "100") -> dict[str, str]:
         capsys.readouterr()
         code = main(["ping", *arguments, "--json", "-", "--timeout", timeout])
         links = json.loads(capsys.readouterr().out)["links"]
@@ -126,8 +124,10 @@ def test_ping_says_what_is_wrong(
     client = ["--keys", str(keys / "client"), "--servers"]
     assert ping(*client, first, second, "--bundle", bundle) == {"server": "ok"}
     assert ping("--keys", str(keys / "party1"), "--peer", peer, "--bundle", bundle) == {"peer": "ok"}
-    refused = f"127.0.0.1:{free_port()}"
-    assert ping("--keys", str(keys / "party1"), "--dealer", refused) == {"dealer": "refused"}
+    (nobody,) = hold_ports(1)
+    with nobody:
+        refused = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert ping("--keys", str(keys / "party1"), "--dealer", refused) == {"dealer": "refused"}
     assert ping("--keys", str(keys / "party1"), "--dealer", peer) == {"dealer": "certificate"}
     main(["keys", "--out", str(tmp_path / "other")])
     assert ping("--keys", str(tmp_path / "other" / "client"), "--servers", first, second) == {"server": "certificate"}

@@ -65,7 +65,7 @@ def test_answers_of_a_deployment_under_a_crowd_are_right_and_many_share_a_run(
 
     def runs() -> float:
         context = ssl.create_default_context(cafile=str(deployment.ca))
-        text = httpx.get(f"{deployment.urls[0]}/metrics", verify=context, timeout=20).text
+        text = httpx.get(f"{deployment.urls[0]}/metrics", verify=context, timeout=100).text
         found = re.search(r"^autorep_runs_total\{.*\} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
@@ -73,14 +73,14 @@ def test_answers_of_a_deployment_under_a_crowd_are_right_and_many_share_a_run(
         with deployment.client(concurrency=8) as own:
             return own.logits(batch)
 
-    for _ in range(8):  # the first kits for several queries come when there is a crowd
+    for _ in range(30):  # the first kits for several queries come when there is a crowd
         before = runs()
         with ThreadPoolExecutor(len(images)) as pool:
             for found, right in zip(pool.map(ask, images), expected):
                 assert np.abs(found - right).max() < 1e-3
         if runs() - before <= 48 - 6:
             return
-    raise AssertionError("48 queries at once never shared runs")
+    raise AssertionError("48 queries at once shared no runs, thirty times")
 
 
 def test_a_kit_is_for_as_many_images_as_its_id_says(program: Program, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -17,29 +16,24 @@ from autorep.errors import ProtocolError
 from autorep.program.files import split
 from autorep.program.ir import Program
 from autorep.service.client import Client
+from autorep.service.local import hold_ports
 from autorep.service.prepare_together import prepare_together
-from tests.service.test_commands import free_port
 
 
 def prepare_both(folder: Path, count: int) -> None:
-    """`autorep prepare` at both servers at once, as two commands would."""
-    address, failures = f"127.0.0.1:{free_port()}", []
-
-    def one(party: int) -> None:
+    """`autorep prepare` at both servers at once."""
+    (held,) = hold_ports(1)
+    processes = []
+    for party in (0, 1):
         arguments = ["prepare", "--bundle", str(folder / "bundle"), "--out", str(folder / "material")]
-        arguments += ["--count", str(count), "--preparation", "two-party", "--party", str(party), "--peer", address]
-        arguments += ["--keys", str(folder / "keys" / f"party{party}"), "--json", str(folder / f"prepared{party}.json")]
-        try:
-            assert main(arguments) == 0
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=one, args=(party,)) for party in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not failures, failures
+        arguments += ["--count", str(count), "--preparation", "two-party", "--party", str(party)]
+        arguments += ["--peer", f"127.0.0.1:{held.getsockname()[1]}", "--keys", str(folder / "keys" / f"party{party}")]
+        arguments += ["--json", str(folder / f"prepared{party}.json")]
+        command = [sys.executable, "-m", "autorep.cli.main", *arguments]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [process.communicate(timeout=250)[0] for process in processes]
+    held.close()
+    assert [process.returncode for process in processes] == [0, 0], said
 
 
 def test_servers_without_any_dealer_answer(program: Program, images: np.ndarray, tmp_path: Path) -> None:
@@ -50,7 +44,8 @@ def test_servers_without_any_dealer_answer(program: Program, images: np.ndarray,
     for party in ("party0", "party1"):
         material, store = str(tmp_path / "material" / party), str(tmp_path / "store" / party)
         assert main(["import", material, "--store", store, "--begin", "True"]) == 0
-    ports, peer, processes = [free_port(), free_port()], free_port(), []
+    held, processes = hold_ports(3), []
+    *ports, peer = (each.getsockname()[1] for each in held)
     try:
         for party in (0, 1):
             command = [
@@ -68,7 +63,9 @@ def test_servers_without_any_dealer_answer(program: Program, images: np.ndarray,
     finally:
         for process in processes:
             process.terminate()
-            process.wait(20)
+            process.wait(100)
+        for each in held:
+            each.close()
 
 
 def _client(urls: list[str], folder: Path) -> Client:
@@ -92,8 +89,8 @@ def test_missing_arguments_and_a_missing_partner_are_named(
     arguments = ["prepare", "--bundle", str(tmp_path / "bundle"), "--out", str(tmp_path / "m")]
     assert main([*arguments, "--preparation", "two-party"]) != 0
     assert "needs --party" in capsys.readouterr().err
-    with pytest.raises(ProtocolError, match="party 1 did not dial"):
+    (held,) = hold_ports(1)
+    with held, pytest.raises(ProtocolError, match="party 1 did not dial"):
         prepare_together(
-            tmp_path / "bundle", 0, ("127.0.0.1", free_port()), tmp_path / "keys" / "party0", tmp_path / "m", 1,
-            timeout=0.5,
-        )  # fmt: skip
+            tmp_path / "bundle", 0, held.getsockname(), tmp_path / "keys" / "party0", tmp_path / "m", 1, timeout=0.5
+        )
