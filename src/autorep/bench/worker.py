@@ -146,9 +146,11 @@ class Worker:
 
     def _run(self, share: bytes) -> None:
         self.link.ledger = Ledger()
-        shape = (self.query.batch, *self.party.program.input.shape)
+        query = self.query
+        del self.query  # so that its kit goes before the next one comes
+        shape = (query.batch, *self.party.program.input.shape)
         started, cpu = time.perf_counter(), time.process_time()
-        answer = self.party.run(self.link, self.query, np.frombuffer(share, np.uint64).reshape(shape))
+        answer = self.party.run(self.link, query, np.frombuffer(share, np.uint64).reshape(shape))
         seconds, busy = time.perf_counter() - started, time.process_time() - cpu
         processes.send(self._control, {}, np.ascontiguousarray(answer))
         total = self.link.ledger.total("online")
@@ -159,7 +161,7 @@ class Worker:
             "exchange_cpu_seconds": total.cpu_seconds,
             "rounds": total.rounds,
             "bytes": total.sent,
-            "operations": self.query.seconds,
+            "operations": query.seconds,
             "exchanges": moved,
             "peak_bytes": memory_bytes("VmHWM"),
             "runtime_bytes": self._runtime,
