@@ -18,7 +18,9 @@ def reduce(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def shift_left(values: np.ndarray, count: int) -> np.ndarray:
-    """`values`·2**count modulo 2**64."""
+    """`values`·2**count modulo 2**64; the same array where nothing is shifted."""
+    if count == 0:
+        return values
     return values << U64(count) if count < 64 else np.zeros_like(values)
 
 

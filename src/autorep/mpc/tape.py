@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from mmap import PAGESIZE
 
 import numpy as np
 
@@ -129,8 +130,10 @@ class PartyTape(_Tape):
         return section.copy().view(np.uint64)
 
     def keys(self, item: Item) -> np.ndarray:
-        """Comparison keys, one row each, not copied."""
-        return self._take(item).reshape(item.count, -1)
+        """Comparison keys, one row each, not copied; a mapped file's pages are fetched now, not during the query."""
+        section = self._take(item)
+        section[::PAGESIZE].max(initial=0)
+        return section.reshape(item.count, -1)
 
     def _take(self, item: Item) -> np.ndarray:
         start = self._offsets.pop(item, None)

@@ -49,7 +49,7 @@ struct MicroTask {
     u64* sums;
     i64 sums_row;
     bool accumulate;
-    const u64* prefetch;  // one cache line from here on is fetched per tap and channel: weights of the next calls
+    const u64* prefetch;  // as much as the call's weights is fetched from here on: the weights of later calls
 };
 
 using Micro = void (*)(const MicroTask&);

@@ -42,6 +42,7 @@ struct ShortWeights {
 template <class Arithmetic, class Weights, int Vectors, int Rows>
 struct Micro512 {
     static void run(const MicroTask& task) {
+        constexpr i64 kStep = Vectors * Weights::kWords;
         __m512i sums[Rows][Vectors];
         for (int r = 0; r < Rows; ++r)
             for (int v = 0; v < Vectors; ++v)
@@ -52,8 +53,8 @@ struct Micro512 {
         const i64 row = task.image_row;
         for (i64 t = 0; t < task.tap_count; ++t) {
             const u64* image = task.image + task.taps[t];
-            for (i64 c = 0; c < task.channels; ++c, weight += Vectors * Weights::kWords, ++image, prefetch += kLane) {
-                _mm_prefetch(reinterpret_cast<const char*>(prefetch), _MM_HINT_T1);
+            for (i64 c = 0; c < task.channels; ++c, weight += kStep, prefetch += kStep, ++image) {
+                for (i64 at = 0; at < kStep; at += kLane) _mm_prefetch(reinterpret_cast<const char*>(prefetch + at), _MM_HINT_T1);
                 __m512i w[Vectors];
                 for (int v = 0; v < Vectors; ++v) w[v] = Weights::load(weight + v * Weights::kWords);
                 for (int r = 0; r < Rows; ++r) {
