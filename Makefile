@@ -58,7 +58,7 @@ readme: setup  ## write the documents' tables and figures from bench/results
 figures: setup  ## draw the report, and the figures that the README and docs show
 	$(BIN)/autorep report bench/results src/autorep/zoo --out build/report/report.html
 	cd build/report/figures && cp frontier-latency.svg breakdown-resnet18-32.svg \
-	    maps-cifar10-resnet20-relu3pct.svg ../../../docs/figures/
+	    maps-cifar10-resnet20-relu3pct.svg processor.svg ../../../docs/figures/
 
 soak: setup-dev  ## thousands of queries from several clients, every answer checked (10 minutes)
 	$(BIN)/python tests/service/soak.py

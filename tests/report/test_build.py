@@ -39,6 +39,7 @@ def test_every_kind_of_source_gets_its_section(built: tuple[Path, dict[str, list
         "frontier-latency",
         "breakdown-resnet18-32",
         "peers",
+        "processor",
         "layers-default-3",
         "maps-default-3",
         "ablation-function",

@@ -13,7 +13,7 @@ from typing import Any
 from autorep import data, models
 from autorep.errors import DataError
 from autorep.report.collect import Sources, TrainingRun, collect, differing, origin
-from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections
+from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections, processor_sections
 from autorep.report.experiment_sections import experiment_sections
 from autorep.report.frontier_figures import Series, frontier, grouped_bars
 from autorep.report.headlines import headlines
@@ -41,6 +41,7 @@ def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
         _published_sections,
         breakdown_sections,
         peers_sections,
+        processor_sections,
         _zoo_sections,
         _layer_sections,
         _ablation_sections,

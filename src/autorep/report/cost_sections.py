@@ -12,7 +12,7 @@ from autorep.report.network_figures import latency_stack
 from autorep.report.page import Section
 from autorep.report.published import paper_latencies
 from autorep.report.table import thousands
-from autorep.report.tables import inference_title, inferences, is_plain, peers
+from autorep.report.tables import inference_title, inferences, is_plain, peers, processor
 
 # operations by what a party does in them; all others are "everything else"
 PARTS = {
@@ -92,6 +92,32 @@ def peers_sections(sources: Sources) -> Iterator[Section]:
             "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
             peers(record.result),
         )
+
+
+def processor_sections(sources: Sources) -> Iterator[Section]:
+    """Processor time of all parties by part, from `autorep bench cost`."""
+    for record in sources.records:
+        if record.name != "cost":
+            continue
+        bars = [(f"{inference_title(r)}\n{thousands(r['relus'])} ReLUs", _spent(r)) for r in record.result["rows"]]
+        yield Section(
+            "processor",
+            "What a query costs: processor time of dealer, servers and service together",
+            "Of one query of one image, user and system, both servers added up. What the service adds (HTTP, TLS, "
+            "storing kits) is its whole less the engine's parts.",
+            latency_stack(bars),
+            "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars).replace("\n", ", "),
+            processor(record.result),
+        )
+
+
+def _spent(row: dict[str, Any]) -> dict[str, float]:
+    parts = row["cpu_seconds"]
+    named = {"dealer": "dealer", "prepare": "prepare", "compute": "compute online", "exchange": "exchanges"}
+    spent = {named[name]: parts[name] for name in named}
+    if served := row.get("service"):
+        spent["service"] = max(0.0, served["total"] - row["total_cpu_seconds"])
+    return spent
 
 
 def growth_sections(sources: Sources) -> Iterator[Section]:
