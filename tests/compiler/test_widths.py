@@ -135,7 +135,7 @@ def quadratics(factor: float) -> Scaled:
 def test_precision_is_lowered_before_refusing_and_refusal_names_the_layer():
     x = torch.randn(64, 8)
     assert compile_program(quadratics(1.0), x).input.frac == 16
-    coarse = compile_program(quadratics(4000.0), x)
+    coarse = compile_program(quadratics(10_000.0), x)
     assert 12 <= coarse.input.frac < 16
     assert_plan_holds(coarse)
     with pytest.raises(RangeError, match=r"layer 'relu.* reaches \|value\| = .*Remedies") as refusal:
