@@ -536,9 +536,25 @@ def test_preparation_waits_for_idle_moments(world: World) -> None:
     world.deliver(0)
     assert world.leader.running
     assert not world.preparing[0], "a query runs and enough is ready: nothing disturbs it"
-    world.flow()
+    (lane,) = world.running[0]
+    world.deliver_lane(lane)
+    world.finish_query(lane)
+    assert len(world.preparing[0]) == 1, "the next kit's turn, while the client has its answer to read"
+
+
+def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
+    left = len(world.leader.stored) - SETTINGS.ahead // 2
+    assert left > 0
+    for number in range(left + 1):
+        assert world.leader.missing() == (1, 0), "queries come one after another, and half a stock is left"
+        for party in (0, 1):
+            world.post(party, "a", f"{number}")
+        world.flow()
+    assert world.leader.missing() == (1, 1), "less than half is fetched at once"
     world.tick(0.25)
-    assert len(world.preparing[0]) == 1
+    assert world.leader.missing() == (1, 1), "a query ran since the tick before"
+    world.tick(0.25)
+    assert world.leader.missing() == (1, SETTINGS.ahead // 2 + 1)
 
 
 # ---------------------------------------------------------------------- several queries together

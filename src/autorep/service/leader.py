@@ -38,6 +38,7 @@ class Leader(Machine):
         self._fresh: set[str] = set()  # kits stored since the last comparison: party 1's half may be on its way
         self._failures = self._pause = 0  # of preparations in a row; ticks to wait before the next
         self._flows = False  # whether kits are on their way from whoever makes them
+        self._calm, self._ran = True, False  # no query since the tick before the last; one since the last
 
     @property
     def ready(self) -> int:
@@ -52,9 +53,12 @@ class Leader(Machine):
         return any(self._stock.any_of(size) for size in self.settings.sizes)
 
     def missing(self) -> tuple[int, int]:
-        """The kits to fetch next, by batch size and number; from any thread."""
+        """The kits to fetch next, by batch size and number; from any thread.
+
+        While queries run, which making and storing kits would slow down, half a stock is enough.
+        """
         stored, settings = [size_of(kit) for kit in tuple(self.stored)], self.settings
-        wishes = [(1, settings.ahead)]
+        wishes = [(1, settings.ahead if self._calm else -(-settings.ahead // 2))]
         if self._crowd:
             wishes.insert(0, (settings.batch, -(-settings.ahead // settings.batch)))
             if len(self._line) < settings.batch:  # the next ones run alone
@@ -93,6 +97,7 @@ class Leader(Machine):
             if not isinstance(outcome, QueryFailure):
                 self._idle.append(lane)
                 self._dispatch()
+            self._refill(idle=self._at_rest)
         return self._commands()
 
     def _finish(self, lane: Hashable, outcome: Outcome) -> None:
@@ -182,8 +187,13 @@ class Leader(Machine):
                 busy = "no lane or no correlated randomness became free in time; ask again"
                 self._refuse(key, QueryFailure(503, busy, self.retry_after(now), "timeout"))
         self._pause, self._crowd = max(0, self._pause - 1), max(0, self._crowd - 1)
-        self._refill(idle=not self.running and not self._line)
+        self._calm, self._ran = self._at_rest and not self._ran, False
+        self._refill(idle=self._at_rest)
         return self._commands()
+
+    @property
+    def _at_rest(self) -> bool:
+        return not self.running and not self._line
 
     def supply(self, flows: bool) -> list[Command]:
         """Whether whoever makes kits is at work: then a query may wait for one."""
@@ -215,8 +225,8 @@ class Leader(Machine):
     def _refill(self, idle: bool = False) -> None:
         """Start to prepare kits that both servers hold.
 
-        In idle moments up to the number kept ready; while queries run, which it would slow down, only what queries
-        wait for and a small reserve.
+        In idle moments, that is when the last query has run, up to the number kept ready; while queries run, which it
+        would slow down, only what queries wait for and a small reserve.
         """
         for size in self.settings.sizes:
             wanted = self._goal(size, idle) - self._stock.coming(size)
@@ -225,7 +235,7 @@ class Leader(Machine):
                 self.stored.discard(kit)
                 self._tell({"prepare": kit})
                 self._out.append(Prepare(kit))
-        if len(self._stock.both) < self.settings.ahead or self.missing()[1]:
+        if self.missing()[1]:
             self._out.append(Fetch())
 
     def _goal(self, size: int, idle: bool) -> int:
@@ -267,6 +277,7 @@ class Leader(Machine):
             keys = self._next_in_line(size)
             lane, kit = self._idle.popleft(), self._stock.take(size)
             self._busy[lane] = keys, kit
+            self._calm, self._ran = False, True
             self._start(lane, keys, kit)
         self._refill()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from autorep.service.queries import SessionSettings
 from autorep.service.session import Session
 from autorep.service.workers import repeat
 
+_TURN = 0.0005  # seconds that a thread computes in Python while another one wants to; a query has a dozen rounds
 _GRACE = 10  # seconds that queries in flight get to finish when the server, or a program, is told to stop
 
 
@@ -148,6 +150,7 @@ class Server:
 
     def run(self) -> None:
         """Serve until SIGINT or SIGTERM; queries in flight get a few seconds to finish. SIGHUP reloads."""
+        sys.setswitchinterval(_TURN)  # or a query's thread waits up to 5 ms for those that prepare and store kits
         certificate, key = self.settings.https
         config = uvicorn.Config(
             self.door.layer(self.api.app(self._life)),
