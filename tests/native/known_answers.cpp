@@ -106,7 +106,7 @@ void quadratics() {
     for (i64 i = 0; i < count; ++i) positions[static_cast<size_t>(i)] = i;
     Vector out(count);
     const u64* part = parts.data();
-    quadratic_ops_portable().share({opened.data(), positions.data(), count, 44, 12, abc[0], abc[1], abc[2], part,
+    quadratic_ops_portable().share({opened.data(), positions.data(), true, count, 44, 12, abc[0], abc[1], abc[2], part,
                                     part + count, part + 2 * count, part + 3 * count, part + 4 * count, out.data()});
     answer("quadratic", out);
 }

@@ -100,7 +100,7 @@ void scatter_shift(WordsOut out, Index index, Words values, int shift) {
 // The same for words that are still to be opened: ((own + peer) modulo 2^bits) >> shift, in one pass.
 void scatter_opened(WordsOut out, Index index, Words own, Bytes peer, int bits, int shift) {
     const i64 size = static_cast<i64>(out.shape(1)), count = static_cast<i64>(index.size());
-    require_inside(index, size);
+    const bool rise = require_inside(index, size);
     const BitOps& ops = bit_ops();
     for_blocks<kPassBlock>(static_cast<i64>(own.size()), [&](i64 first, i64 n) {
         u64 opened[kPassBlock];
@@ -109,7 +109,15 @@ void scatter_opened(WordsOut out, Index index, Words own, Bytes peer, int bits, 
             u64* row = out.data() + image * size;
             const i64* positions = index.data();
             const u64* values = opened + (image * count - first);
-            for (i64 i = from; i < to; ++i) row[positions[i]] = values[i] >> shift;
+            i64 i = from;
+            for (; i + 8 <= to; i += 8) {  // most have their neighbours beside them
+                u64* first = row + positions[i];
+                if (rise && positions[i + 7] - positions[i] == 7)
+                    for (int k = 0; k < 8; ++k) first[k] = values[i + k] >> shift;
+                else
+                    for (int k = 0; k < 8; ++k) row[positions[i + k]] = values[i + k] >> shift;
+            }
+            for (; i < to; ++i) row[positions[i]] = values[i] >> shift;
         });
     });
 }

@@ -34,10 +34,19 @@ void unpack_group(const u8* in, i64 count, int bits, const u64* own, u64* out) {
 }
 
 void pack(const u64* x, i64 count, int bits, u8* out) {
+    if (bits == 64) {
+        std::memcpy(out, x, static_cast<size_t>(8 * count));
+        return;
+    }
     for (i64 i = 0; i < count; i += 64) pack_group(x + i, count - i < 64 ? count - i : 64, bits, out + i / 8 * bits);
 }
 
 void unpack(const u8* in, i64 count, int bits, const u64* own, u64* out) {
+    if (bits == 64) {
+        std::memcpy(out, in, static_cast<size_t>(8 * count));
+        for (i64 i = 0; own && i < count; ++i) out[i] += own[i];
+        return;
+    }
     for (i64 i = 0; i < count; i += 64)
         unpack_group(in + i / 8 * bits, count - i < 64 ? count - i : 64, bits, own ? own + i : nullptr, out + i);
 }

@@ -13,14 +13,25 @@ inline bool all_inside(const i64* positions, i64 count, i64 size) {
     return signs >= 0;
 }
 
-inline void require_inside(const Index& index, i64 size) {
+// Whether none is negative and each is larger than the one before: eight whose ends are seven apart are neighbours then.
+inline bool rising(const i64* positions, i64 count) {
+    i64 signs = count ? positions[0] : 0;
+    for (i64 i = 1; i < count; ++i)
+        signs |= positions[i] | static_cast<i64>(static_cast<u64>(positions[i]) - static_cast<u64>(positions[i - 1]) - 1);
+    return signs >= 0;
+}
+
+// Throws unless all lie inside; whether they rise.
+inline bool require_inside(const Index& index, i64 size) {
     const i64* positions = index.data();
     const i64 count = static_cast<i64>(index.size());
-    if (all_inside(positions, count, size)) return;
+    if (rising(positions, count) && (count == 0 || positions[count - 1] < size)) return true;
+    if (all_inside(positions, count, size)) return false;
     for (i64 i = 0; i < count; ++i)
         if (positions[i] < 0 || positions[i] >= size)
             throw std::out_of_range("index[" + std::to_string(i) + "] = " + std::to_string(positions[i]) +
                                     " lies outside an image of " + std::to_string(size) + " elements");
+    return false;
 }
 
 // body(image, begin, end) for the parts of begin..end, counted over all images of `count` positions each.

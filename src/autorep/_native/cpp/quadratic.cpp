@@ -37,13 +37,13 @@ void quadratic_share(Words opened, Index index, i64 per_channel, int bits, int s
     const i64 batch = static_cast<i64>(opened.shape(0)), size = static_cast<i64>(opened.shape(1));
     const i64 count = static_cast<i64>(index.size());
     const i64* positions = index.data();
-    require_inside(index, size);
+    const bool rise = require_inside(index, size);
     const QuadraticOps& ops = quadratic_ops();
     parallel_ranges(batch * count, kGrain, [&](i64 first, i64 last) {
         for_images(first, last, count, [&](i64 image, i64 from, i64 to) {
             for_channels(positions, from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
                 const i64 at = image * count + begin;
-                ops.share({opened.data() + image * size, positions + begin, end - begin, bits, shift, a.data()[channel],
+                ops.share({opened.data() + image * size, positions + begin, rise, end - begin, bits, shift, a.data()[channel],
                            b.data()[channel], c.data()[channel], p0.data() + at, p1.data() + at, q0.data() + at,
                            q1.data() + at, mask.data() + at, out.data() + at});
             });

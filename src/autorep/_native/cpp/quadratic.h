@@ -9,6 +9,7 @@ namespace autorep {
 struct QuadraticRun {
     const u64* row;
     const i64* positions;
+    bool rising;  // whether positions rise
     i64 count;
     int bits, shift;
     u64 a, b, c;

@@ -16,8 +16,11 @@ void share(const QuadraticRun& run) {
     for (i64 i = 0; i < run.count; i += 8) {
         const __mmask8 here = first_words(run.count - i);
         const auto load = [&](const u64* from) { return _mm512_maskz_loadu_epi64(here, from + i); };
-        const __m512i at = _mm512_maskz_loadu_epi64(here, run.positions + i);
-        const __m512i y = _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), here, at, run.row, 8);
+        const i64* at = run.positions + i;
+        const __m512i y = run.rising && i + 8 <= run.count && at[7] - at[0] == 7
+                              ? _mm512_loadu_si512(run.row + at[0])  // neighbours; to gather them takes much longer
+                              : _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), here, _mm512_maskz_loadu_epi64(here, at),
+                                                            run.row, 8);
         const __mmask8 wrapped = _mm512_test_epi64_mask(y, top);
         const __m512i t = _mm512_sub_epi64(_mm512_srl_epi64(y, shift), offset);
         const __m512i p = _mm512_mask_blend_epi64(wrapped, load(run.p1), load(run.p0));
