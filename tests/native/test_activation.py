@@ -92,5 +92,8 @@ def test_positions_outside_the_image_are_refused() -> None:
             _native.scatter_shift(source, index, np.zeros((1, 2), np.uint64))
         with pytest.raises(IndexError, match="outside an image of 10 elements"):
             _native.scatter_opened(source, index, np.zeros((1, 2), np.uint64), np.zeros(2, np.uint8), 8)
+    around = np.array([0, 2**63 - 1, -(2**63), 5], np.int64)  # rises modulo 2**64, and both ends lie inside
+    with pytest.raises(IndexError, match="outside an image of 10 elements"):
+        _native.scatter_opened(source, around, np.zeros((1, 4), np.uint64), np.zeros(4, np.uint8), 8)
     with pytest.raises(ValueError, match=r"peer: expected shape \(2\), found \(3,\)"):
         _native.scatter_opened(source, np.array([0, 1]), np.zeros((1, 2), np.uint64), np.zeros(3, np.uint8), 8)
