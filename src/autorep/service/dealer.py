@@ -11,6 +11,7 @@ import json
 import queue
 import tempfile
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -28,7 +29,7 @@ from autorep.program.ir import Program
 from autorep.service.dealer_link import AT_ONCE, DEALER_HELLO
 from autorep.service.dealer_watch import DealerMetrics
 from autorep.service.logs import event
-from autorep.service.messages import ALIVE, receive_message, send_message, signs_of_life
+from autorep.service.messages import ALIVE, receive_message, send_message
 from autorep.service.models import MODEL_LIMIT, unpack_program
 from autorep.service.queries import MOST_AT_ONCE
 
@@ -154,18 +155,35 @@ class DealerService:
                 self._deal(transport, pair, wanted, batch)
 
     def _deal(self, transport: Transport, pair: _Pair, count: int, batch: int) -> None:
-        sizes = pair.dealer.kit_bytes(batch)
-        count = max(1, min(count, _IN_MEMORY // max(sizes)))
+        """So many kits, each dealt while the one before is sent. Party 1 gets its half once party 0 has stored its own.
+
+        So kits come evenly, not several at once, and whoever waits for them is served evenly, too.
+        """
+        count = max(1, min(count, _IN_MEMORY // max(pair.dealer.kit_bytes(batch))))
         send_message(transport, {"coming": count})
-        half: _Half | None = None  # of party 1, of the kit that party 0 stores while the next one is dealt
-        for _ in range(count):
-            sinks = self._sink(sizes[0]), self._sink(sizes[1])
-            with signs_of_life(transport, _ALIVE_SECONDS), pair.lock:
-                name = pair.dealer.deal_to(sinks, batch).hex()
-            self._hand_over(transport, pair, half)
-            _send_kit(transport, _Half(name, sinks[0]))
-            half = _Half(name, sinks[1])
-        self._hand_over(transport, pair, half)
+        with ThreadPoolExecutor(1, "autorep-deal") as dealing:
+            made = dealing.submit(self._make, pair, batch)
+            for left in reversed(range(count)):
+                halves = self._await(transport, made)
+                if left:  # meanwhile
+                    made = dealing.submit(self._make, pair, batch)
+                _send_kit(transport, halves[0])
+                if receive_message(transport).get("stored"):
+                    self._hand_over(pair, halves[1])
+
+    def _make(self, pair: _Pair, batch: int) -> tuple[_Half, _Half]:
+        """Deal one kit."""
+        sizes = pair.dealer.kit_bytes(batch)
+        sinks = self._sink(sizes[0]), self._sink(sizes[1])
+        with pair.lock:
+            name = pair.dealer.deal_to(sinks, batch).hex()
+        return _Half(name, sinks[0]), _Half(name, sinks[1])
+
+    def _await(self, transport: Transport, made: Future[tuple[_Half, _Half]]) -> tuple[_Half, _Half]:
+        """A kit that is being dealt; the other end hears now and then that it takes its time."""
+        while not wait([made], _ALIVE_SECONDS).done:
+            send_message(transport, ALIVE)
+        return made.result()
 
     def _sink(self, size: int) -> KitBuffer | BinaryIO:
         """Where a kit waits until it is delivered: in memory at its final size, a large one in a nameless file."""
@@ -173,10 +191,7 @@ class DealerService:
             return KitBuffer(size)
         return cast(BinaryIO, tempfile.TemporaryFile(dir=self._state))
 
-    def _hand_over(self, transport: Transport, pair: _Pair, half: _Half | None) -> None:
-        """Party 1 gets its half as soon as party 0 has stored the other: kits come evenly, not several at once."""
-        if half is None or not receive_message(transport).get("stored"):
-            return
+    def _hand_over(self, pair: _Pair, half: _Half) -> None:
         try:
             pair.outbox.put(half, timeout=1.0)
         except queue.Full:

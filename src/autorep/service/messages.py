@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
-from autorep.errors import AutorepError, ConfigError, ProtocolError
+from autorep.errors import ConfigError, ProtocolError
 from autorep.mpc.transport import Transport
-from autorep.service.workers import meanwhile
 
 ALIVE = {"alive": True}
 
@@ -30,18 +27,6 @@ def receive_message(transport: Transport) -> dict[str, Any]:
         transport.abort("a control message is not a JSON object")
         raise ProtocolError("the peer's control message is not a JSON object; both ends must run the same release")
     return message
-
-
-@contextmanager
-def signs_of_life(transport: Transport, seconds: float) -> Iterator[None]:
-    """Send ALIVE every so many seconds while the block takes its time, which must not use the link itself."""
-
-    def send() -> None:
-        with suppress(AutorepError):  # a lost link is found by whoever uses it next
-            send_message(transport, ALIVE)
-
-    with meanwhile(send, seconds):
-        yield
 
 
 def receive_result(transport: Transport) -> dict[str, Any]:
