@@ -16,7 +16,7 @@ from autorep import models
 from autorep.compiler.compile import compile_program, sketch_program
 from autorep.errors import BudgetError, ConfigError
 from autorep.program.ir import Activation, Program
-from autorep.replacement import count_relus, replace_activations_
+from autorep.replacement import replace_activations_
 from autorep.replacement.api import Replacement
 
 KINDS = ("relu", "relu6", "silu")
@@ -65,33 +65,27 @@ def compile_random(
     _settle_batch_norms_(model, batches)
     model.eval()
     replacement = replace_activations_(model, batches[0][:2], kinds=KINDS)
-    if unknown := sorted(set(lines) - set(replacement.sites)):
-        raise ConfigError(f"lines {', '.join(unknown)}: {name} has {', '.join(replacement.sites)}")
-    most = replacement.total - sum(replacement.sites[line].mask.numel() for line in lines)
-    if relus is not None and not 0 <= relus <= most:
-        raise BudgetError(f"{name} at {size}×{size} has 0 to {most} ReLUs to keep, not {relus}")
     replacement.calibrate_(model, batches, curve=CURVATURE)
-    for line in lines:
-        replacement.sites[line].straighten_()
-    spread_(replacement, most if relus is None else relus, seed, lines)
+    spread_(replacement, relus, seed, lines)
     _settle_batch_norms_(model, batches)
     model.eval()
     return compile_program(model, [images.numpy() for images in batches], name=name)
 
 
 def sketch(
-    network: str, image_size: int | None = None, relus: int | None = None, classes: int | None = None
+    network: str,
+    image_size: int | None = None,
+    relus: int | None = None,
+    classes: int | None = None,
+    lines: Collection[str] = (),
 ) -> Program:
     """A network by name with random weights and widths for assumed ranges, keeping `relus` ReLUs spread evenly."""
     spec = models.spec(network)
     size = spec.image_size if image_size is None else image_size
     model = models.create(network, classes, size).eval()
     example = torch.zeros(2, spec.channels, size, size)
-    total = count_relus(model, example, KINDS)["total"]
-    if relus is not None:
-        if not 0 <= relus <= total:
-            raise BudgetError(f"{network} at {size}×{size} has {total:,} ReLUs; cannot keep {relus:,}")
-        spread_(replace_activations_(model, example, kinds=KINDS), relus)
+    if relus is not None or lines:
+        spread_(replace_activations_(model, example, kinds=KINDS), relus, lines=lines)
     return sketch_program(model, example)
 
 
@@ -118,19 +112,26 @@ def keep_relus(program: Program, relus: int) -> Program:
 
 
 @torch.no_grad()
-def spread_(replacement: Replacement, budget: int, seed: int = 0, empty: Collection[str] = ()) -> None:
-    """Keep exactly `budget` elements, the same share of every layer, at positions a seeded shuffle chooses.
+def spread_(replacement: Replacement, relus: int | None, seed: int = 0, lines: Collection[str] = ()) -> None:
+    """Keep so many elements (None: all), the same share of every layer, at positions a seeded shuffle chooses.
 
-    Sites named `empty` keep none.
+    Sites named in `lines` become straight lines and keep none.
     """
+    if unknown := sorted(set(lines) - set(replacement.sites)):
+        raise ConfigError(f"lines {', '.join(unknown)}: the network has {', '.join(replacement.sites)}")
+    most = replacement.total - sum(replacement.sites[line].mask.numel() for line in lines)
+    if relus is not None and not 0 <= relus <= most:
+        raise BudgetError(f"the network has {most:,} ReLUs; cannot keep {relus:,}")
+    for line in lines:
+        replacement.sites[line].straighten_()
     generator = torch.Generator().manual_seed(seed)
     scores = {}
     for name, site in replacement.sites.items():
         count = site.mask.numel()
         order = torch.randperm(count, generator=generator)
-        scores[name] = ((order + 0.5) / count).reshape(site.mask.shape) - float(name in empty)
+        scores[name] = ((order + 0.5) / count).reshape(site.mask.shape) - float(name in lines)
     replacement.start_from_(scores)
-    replacement.settle_(budget)
+    replacement.settle_(most if relus is None else relus)
 
 
 @torch.no_grad()

@@ -76,13 +76,15 @@ def networks(path: Path, folder: Path) -> int:
     document = _read(path, {"network"})
     rows, found = [], []
     for entry in document["network"]:
-        program = sketch(entry["model"], relus=entry.get("relus"))
+        lines = entry.get("lines", ())
+        program = sketch(entry["model"], relus=entry.get("relus"), lines=lines)
         counted = model.cost(program).to_json()
         signs = sum(op.size for op in program.ops if isinstance(op, Sign))
         seconds = {link: row["seconds"] for link, row in counted["latency"].items()}
         facts = {key: counted[key] for key in ("rounds", "online_bytes_per_party", "offline_bytes", "comparisons")}
         found.append({**entry, "signs": signs, **facts, "seconds": seconds})
         units = f"{signs:,} signs" if signs else f"{program.relu_count:,} ReLUs"
+        units += f", {len(lines)} layers straight" if lines else ""
         sizes = (f"{facts[key] / 1e6:.1f} MB" for key in ("online_bytes_per_party", "offline_bytes"))
         rows.append(
             (f"{models.title(entry['model'])}, {units}", facts["rounds"], *sizes, *map(_seconds, seconds.values()))
