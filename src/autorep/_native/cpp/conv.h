@@ -49,7 +49,8 @@ struct MicroTask {
     u64* sums;
     i64 sums_row;
     bool accumulate;
-    const u64* prefetch;  // as much as the call's weights is fetched from here on: the weights of later calls
+    const u64* prefetch;  // weights of later calls, to be fetched meanwhile:
+    bool whole;           // as many as the call reads, or a cache line per tap and channel
 };
 
 using Micro = void (*)(const MicroTask&);

@@ -50,11 +50,11 @@ struct Micro512 {
                                              : _mm512_setzero_si512();
         const u64* weight = task.weight;
         const u64* prefetch = task.prefetch;
-        const i64 row = task.image_row;
+        const i64 row = task.image_row, fetched = task.whole ? kStep : kLane;
         for (i64 t = 0; t < task.tap_count; ++t) {
             const u64* image = task.image + task.taps[t];
-            for (i64 c = 0; c < task.channels; ++c, weight += kStep, prefetch += kStep, ++image) {
-                for (i64 at = 0; at < kStep; at += kLane) _mm_prefetch(reinterpret_cast<const char*>(prefetch + at), _MM_HINT_T1);
+            for (i64 c = 0; c < task.channels; ++c, weight += kStep, prefetch += fetched, ++image) {
+                for (i64 at = 0; at < fetched; at += kLane) _mm_prefetch(reinterpret_cast<const char*>(prefetch + at), _MM_HINT_T1);
                 __m512i w[Vectors];
                 for (int v = 0; v < Vectors; ++v) w[v] = Weights::load(weight + v * Weights::kWords);
                 for (int r = 0; r < Rows; ++r) {

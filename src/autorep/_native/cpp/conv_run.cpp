@@ -48,10 +48,13 @@ std::vector<StepRange> step_ranges(i64 taps, i64 channels, i64 most) {
 
 }  // namespace
 
-// Where a call shall prefetch: the first one on some weights those that follow, which then stream in while it multiplies;
-// later ones touch what is in the cache anyway.
-const u64* PackedConv::next_weights(const MicroTask& micro, const OutBlock& block, bool first) const {
-    return micro.weight + (first ? micro.tap_count * step_words(block, micro.channels) : 0);
+// What call number `call` of `calls` on the same weights shall prefetch: the weights that follow, which stream in while it
+// multiplies; all of them if calls are few, else in equal parts. Later calls touch what is in the cache anyway.
+void PackedConv::fetch_ahead(MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const {
+    const i64 words = micro.tap_count * step_words(block, micro.channels);
+    micro.whole = limbs() || calls <= 3;
+    const i64 fetched = micro.whole ? words : micro.tap_count * micro.channels * kLane;
+    micro.prefetch = micro.weight + (call * fetched < words ? words + call * fetched : 0);
 }
 
 void PackedConv::run(const u64* x, i64 batch, u64* out, bool add) const {
@@ -138,7 +141,7 @@ void PackedConv::run_direct(const u64* x, i64 batch, u64* out, bool add) const {
                 for (const Group* group = from; group != to; ++group) {
                     micro.image = images + group->image + block.group * s.group_channels() + step.first_channel;
                     micro.sums = sums + (group->pixel - first_pixel) * block.width();
-                    micro.prefetch = next_weights(micro, block, group == from);
+                    fetch_ahead(micro, block, group - from, to - from);
                     this->micro(block, group->rows)(micro);
                 }
             }
@@ -218,10 +221,12 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out, bool add) const
                     micro.channels = step.channels;
                     micro.sums_row = row_lanes_;
                     micro.accumulate = step.first_channel != 0;
+                    i64 call = 0;
+                    const i64 calls = ceil_div(tiles, max_rows(block));
                     cut_line(tiles, max_rows(block), [&](i64 a, i64 b) {
                         micro.image = transformed + position * in_stride + a * channels + step.first_channel;
                         micro.sums = products + position * out_stride + a * row_lanes_ + block.lane;
-                        micro.prefetch = next_weights(micro, block, a == 0);
+                        fetch_ahead(micro, block, call++, calls);
                         this->micro(block, b - a)(micro);
                     });
                 }

@@ -60,7 +60,7 @@ private:
     i64 weight_bytes(int side) const;
     i64 step_words(const OutBlock& block, i64 channels) const;  // packed words of one tap of so many input channels
     void store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const;
-    const u64* next_weights(const MicroTask& micro, const OutBlock& block, bool first) const;
+    void fetch_ahead(MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const;
     double cost(int side) const;
     int tile_side() const { return algorithm_ == Algorithm::winograd4 ? 4 : 2; }
     int extra_bits() const;  // beyond `bits` that the algorithm computes with
