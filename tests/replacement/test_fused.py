@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from autorep import _native
-from autorep.replacement import MaskedActivation, fused
+from autorep.replacement import MaskedActivation
 
 LEVELS = ["portable", "avx2", "avx512"]
 shapes = st.one_of(
@@ -39,7 +39,7 @@ def results(
     """Output, range sum and all gradients of one forward and backward pass."""
     z = z.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     site.zero_grad()
-    run = fused.masked_activation if native else MaskedActivation.reference
+    run = MaskedActivation.one_pass if native else MaskedActivation.reference
     x, range_sum = run(site, z, limit, cut, steep)
     loss = (x.float() * weight).sum() + (
         0.0 if range_sum is None else (range_sum * torch.linspace(0.3, 0.7, len(z))).sum()
@@ -132,10 +132,10 @@ def test_not_a_number_passes_through() -> None:
 
 def test_what_the_kernel_does_not_know_goes_to_torch() -> None:
     z = torch.zeros(1, 2)
-    assert fused.usable(MaskedActivation((2,)), z)
-    assert not fused.usable(MaskedActivation((2,)), z.double())
-    assert not fused.usable(MaskedActivation((2,), degree=3), z)
-    assert not fused.usable(MaskedActivation((2,), activation="silu"), z)
+    assert MaskedActivation((2,)).fits_kernel(z)
+    assert not MaskedActivation((2,)).fits_kernel(z.double())
+    assert not MaskedActivation((2,), degree=3).fits_kernel(z)
+    assert not MaskedActivation((2,), activation="silu").fits_kernel(z)
 
 
 def test_threads_of_its_own_where_no_openmp_is_loaded() -> None:

@@ -112,12 +112,28 @@ class MaskedActivation(nn.Module):
         if self.training and self.tracking:
             self._follow_moments(z)
         learning = self.training and torch.is_grad_enabled()
-        run = fused.masked_activation if fused.usable(self, z) else MaskedActivation.reference
+        run = MaskedActivation.one_pass if self.fits_kernel(z) else MaskedActivation.reference
         limits = (self.range_limit, self.input_limit, self.slope_limit) if learning else (None, math.inf, math.inf)
         x, range_sum = run(self, z, *limits)
         if range_sum is not None:
             self.range_sum = range_sum
         return x
+
+    def fits_kernel(self, z: Tensor) -> bool:
+        """Whether the native kernel can run this site; otherwise (degree 3, soft gates, other inputs) torch does."""
+        plain = self.native and self.degree <= 2 and self.activation in ("relu", "relu6") and not self.soft
+        return plain and self.coefficients.dtype == torch.float32 and fused.usable(z)
+
+    def one_pass(
+        self, z: Tensor, range_limit: float | None, input_limit: float, slope_limit: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same as `reference`, in one pass."""
+        cap = dapa.CAP if self.activation == "relu6" else math.inf
+        limits = (cap, math.inf if range_limit is None else range_limit, input_limit, slope_limit)
+        x, range_sum = fused.FusedActivation.apply(
+            z, self.aux, self.coefficients, self.mask, self.mean, self.std, self.surrogate, limits
+        )
+        return x, None if range_limit is None else range_sum
 
     def reference(
         self,

@@ -8,46 +8,21 @@ on the way. float32 and bfloat16, channels first or channels last.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from autorep._native import _core
-from autorep.replacement.dapa import CAP
 from autorep.replacement.indicator import surrogate_slope
 
-if TYPE_CHECKING:
-    from autorep.replacement.activation import MaskedActivation
+
+def usable(z: Tensor) -> bool:
+    """Whether the native kernel takes such an input; CUDA and torch.compile do without."""
+    return z.device.type == "cpu" and z.dtype in (torch.float32, torch.bfloat16) and not torch.compiler.is_compiling()
 
 
-def usable(site: MaskedActivation, z: Tensor) -> bool:
-    """Whether the native kernel can run this site; otherwise (CUDA, torch.compile, degree 3, soft gates) torch does."""
-    return (
-        z.device.type == "cpu"
-        and z.dtype in (torch.float32, torch.bfloat16)
-        and site.coefficients.dtype == torch.float32
-        and site.native
-        and site.degree <= 2
-        and site.activation in ("relu", "relu6")
-        and not site.soft
-        and not torch.compiler.is_compiling()
-    )
-
-
-def masked_activation(
-    site: MaskedActivation, z: Tensor, range_limit: float | None, input_limit: float, slope_limit: float
-) -> tuple[Tensor, Tensor | None]:
-    """X of the site at z, and each image's range penalty when a limit is given; same as `site.reference`."""
-    cap = CAP if site.activation == "relu6" else math.inf
-    limits = (cap, math.inf if range_limit is None else range_limit, input_limit, slope_limit)
-    x, range_sum = _MaskedActivation.apply(
-        z, site.aux, site.coefficients, site.mask, site.mean, site.std, site.surrogate, limits
-    )
-    return x, None if range_limit is None else range_sum
-
-
-class _MaskedActivation(torch.autograd.Function):
+class FusedActivation(torch.autograd.Function):
     """Calls the native kernel; Z is all it saves per image."""
 
     @staticmethod
