@@ -23,7 +23,7 @@ from autorep.replacement.functions import FUNCTIONS
 from autorep.replacement.prices import Prices
 from autorep.replacement.selection import SELECTIONS, Context
 from autorep.replacement.selection.bcd import first_harmless
-from autorep.replacement.selection.deepreduce import plan
+from autorep.replacement.selection.deepreduce import layers_within
 from autorep.replacement.selection.delphi import Delphi, fade, greedy, score
 from autorep.replacement.selection.l1 import filters
 from autorep.replacement.selection.pillar import power, wall
@@ -434,7 +434,7 @@ def resnet18_layers() -> dict[str, int]:
 )
 def test_deepreduce_comes_to_the_published_counts(order, budget, count):
     layers = resnet18_layers()
-    assert sum(layers[name] for name in plan(layers, order, budget)) == count
+    assert sum(layers[name] for name in layers_within(layers, order, budget)) == count
 
 
 @pytest.mark.parametrize(
@@ -450,12 +450,12 @@ def test_a_reshaped_and_thinned_resnet18_has_the_published_counts(options, culle
     counted = count_relus(model, torch.zeros(1, 3, 32, 32))
     layers = {site["name"]: site["relus"] for site in counted["sites"]}
     order = [*culled, *sorted({name.split(".")[0] for name in layers} - set(culled))]
-    assert sum(layers[name] for name in plan(layers, order, count)) == count
+    assert sum(layers[name] for name in layers_within(layers, order, count)) == count
 
 
 def test_deepreduce_says_when_even_its_smallest_network_is_too_large():
     with pytest.raises(BudgetError, match="reshape the network"):
-        plan({"layer1.0": 100, "layer1.1": 100}, ["layer1"], 99)
+        layers_within({"layer1.0": 100, "layer1.1": 100}, ["layer1"], 99)
 
 
 def test_delphi_scores_and_fades():

@@ -41,7 +41,7 @@ GROUPS: dict[str, Commands] = {
         "keys": ("autorep.cli.keys", "", "certificates of the roles and tokens of clients"),
         "dealer": ("autorep.cli.serve", "Dealer", "serve correlated randomness to server pairs"),
         "prepare": ("autorep.cli.serve", "Prepare", "write correlated randomness for two parties to disk"),
-        "import": ("autorep.cli.serve", "Import", "move prepared material into a server's store"),
+        "import": ("autorep.cli.serve", "Import", "move prepared kits into a server's store"),
         "ping": ("autorep.cli.serve", "Ping", "check every link and say what is wrong"),
     },
     "measure": {

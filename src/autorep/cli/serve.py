@@ -101,19 +101,19 @@ class Import:
     Kits that the record has as used are deleted, not moved: each can be used once, whatever is copied or restored.
     """
 
-    material: tyro.conf.Positional[Path]
+    kits: tyro.conf.Positional[Path]
     """This server's half of `autorep prepare`'s output (OUT/party0 or OUT/party1); it is empty afterwards."""
     store: Path
     """Directory for correlated randomness, this server's alone."""
     begin: bool = False
-    """Begin a record of used material: only at a server that has never used any."""
+    """Begin a record of used kits: only at a server that has never used any."""
     json: str | None = None
     """Write the result as JSON to this file (- for standard output)."""
 
     def run(self) -> int:
         from autorep.service.prepare import move_in
 
-        moved = move_in(self.material, self.store, self.begin)
+        moved = move_in(self.kits, self.store, self.begin)
         rows = [(entry.program[:16] + "…", str(entry.kits), str(entry.refused)) for entry in moved]
         text = table(rows, ("program", "kits moved", "used before, deleted"), "lrr")
         emit({"programs": [asdict(entry) for entry in moved]}, text, self.json)

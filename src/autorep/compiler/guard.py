@@ -88,7 +88,7 @@ def check_precision(
 ) -> tuple[float, float | None]:
     """How far fixed point is off and may be off, as shares of a typical image's largest logit.
 
-    Warns when the former is not small. Refuses a plan whose fixed-point answers are useless, off by more than the
+    Warns when the former is not small. Refuses a program whose fixed-point answers are useless, off by more than the
     images differ among themselves, and one that is off by more than rounding explains (`program.rounding`).
 
     Run on a few of the images that calibration used, rounded to nearest; a small share of the logits is always allowed,

@@ -105,7 +105,7 @@ class Making:
             passed.append(theirs)
             programs.append({"program": name, "bundle": str(bundle), "line": theirs.fileno()})
         settings = self._settings
-        plan = {
+        task = {
             "party": settings.party,
             "preparation": settings.preparation,
             "address": settings.address,
@@ -123,7 +123,7 @@ class Making:
             for name, line in lines.items()
         ]
         try:
-            self._instruct(process, plan)
+            self._instruct(process, task)
             for thread in threads:
                 thread.start()
             code = process.wait()
@@ -138,10 +138,10 @@ class Making:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             raise ProtocolError(f"the process that makes kits ended ({how}); it is started anew")
 
-    def _instruct(self, process: subprocess.Popen[bytes], plan: dict[str, Any]) -> None:
+    def _instruct(self, process: subprocess.Popen[bytes], task: dict[str, Any]) -> None:
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it ended already: `wait` says how
-            process.stdin.write(json.dumps(plan).encode() + b"\n")
+            process.stdin.write(json.dumps(task).encode() + b"\n")
             process.stdin.flush()
         if self._over.is_set():  # told to stop while it was being started
             process.kill()

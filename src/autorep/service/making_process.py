@@ -1,6 +1,6 @@
 """The process beside a server that makes kits together with the other server's: at low priority, memory of its own.
 
-`python -m autorep.service.making_process`, started and watched by `making.Making`. Its plan comes as one line of JSON
+`python -m autorep.service.making_process`, started and watched by `making.Making`. Its task comes as one line of JSON
 on standard input, which then stays open: when it closes, the server is gone and so is this process. For every program
 there is a line to the server (a socket that was passed on), and a TLS link to the other server's process: party 0 waits
 at an address of its own, party 1 dials, and dials again.
@@ -160,14 +160,14 @@ def _ids(message: dict[str, Any]) -> list[str]:
 class MakingProcess:
     """All programs of one server."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
-        self._party, self._timeout, self._keys = int(plan["party"]), float(plan["timeout"]), Path(plan["keys"])
-        self._host, self._port = plan["address"]
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._party, self._timeout, self._keys = int(task["party"]), float(task["timeout"]), Path(task["keys"])
+        self._host, self._port = task["address"]
         self._programs = {
             str(each["program"]): Workshop(
-                Path(each["bundle"]), self._party, plan["preparation"], Line(int(each["line"]))
+                Path(each["bundle"]), self._party, task["preparation"], Line(int(each["line"]))
             )
-            for each in plan["programs"]
+            for each in task["programs"]
         }
 
     def run(self) -> None:
@@ -212,12 +212,12 @@ def _end_with_the_server() -> None:
 
 def main() -> int:
     os.nice(_NICENESS)
-    plan = json.loads(sys.stdin.readline())
+    task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    setup_logging(f"party{plan['party']} making kits")
+    setup_logging(f"party{task['party']} making kits")
     _native.set_threads(1)
     try:
-        MakingProcess(plan).run()
+        MakingProcess(task).run()
     except AutorepError as error:
         trouble("kits cannot be made", error)
         return 1

@@ -22,7 +22,7 @@ POWER = 0.07  # of the ReLUs that a stage's accuracy is divided by
 
 
 class DeepReduce(Layers):
-    """The plan is made once, from the network as it is."""
+    """Layers are chosen once, from the network as it is."""
 
     def begin_(self, ctx: Context) -> None:
         layers = sizes(ctx)
@@ -31,7 +31,7 @@ class DeepReduce(Layers):
             keep_layers_(ctx, names)
             criticality[stage] = accuracy(ctx) / sum(layers[name] for name in names) ** POWER
         order = sorted(criticality, key=lambda stage: (criticality[stage], stage))
-        kept = plan(layers, order, ctx.budget)
+        kept = layers_within(layers, order, ctx.budget)
         ctx.handle.start_from_({name: ctx.handle.sites[name].mask.double() for name in layers})
         keep_layers_(ctx, kept)
 
@@ -46,7 +46,7 @@ def thinned(names: Sequence[str]) -> list[str]:
     return list(names[::2])
 
 
-def plan(layers: Mapping[str, int], order: Sequence[str], budget: int) -> list[str]:
+def layers_within(layers: Mapping[str, int], order: Sequence[str], budget: int) -> list[str]:
     """The layers that keep their ReLUs: stages culled in this order, thinned or not, most ReLUs within the budget."""
     groups = stages(list(layers))
     options: list[list[str]] = []
