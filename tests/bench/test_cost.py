@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autorep.bench.networks import sketch
+from autorep.cli.named import sketch
 from autorep.compiler.compile import compile_program
 from autorep.errors import BudgetError
 from autorep.mpc.cost import cost

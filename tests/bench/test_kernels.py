@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from autorep.bench import kernels
-from autorep.bench.record import load
 from autorep.report import tables
 from autorep.report.collect import collect
 from autorep.report.documents import fill
@@ -26,8 +25,9 @@ def test_quick_measurement_covers_every_kernel() -> None:
 
 
 def test_documentation_shows_the_recorded_run() -> None:
-    recorded = load("kernels", ROOT / "bench" / "results")
+    sources = collect([ROOT / "bench" / "results"])
     text = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    assert fill(text, collect([ROOT / "bench" / "results"])) == text
-    assert all(row["case"] in text for row in recorded["result"]["rows"])
-    assert recorded["command"].startswith("autorep bench kernels")
+    assert fill(text, sources) == text
+    (recorded,) = sources.named("kernels")
+    assert all(row["case"] in text for row in recorded.result["rows"])
+    assert recorded.provenance["command"].startswith("autorep bench kernels")

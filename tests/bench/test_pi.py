@@ -11,6 +11,7 @@ import pytest
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair
 from autorep.bench.pi import measure
+from autorep.bench.setting import Setting
 from autorep.cli.main import main
 from autorep.cli.measure import describe_inference, parse_relus
 from autorep.errors import ConfigError, ProtocolError
@@ -24,21 +25,22 @@ def program() -> Program:
 
 
 def test_the_ledger_of_two_processes_equals_the_cost_model(program: Program) -> None:
-    images = random_inputs(program, 2)
-    result = measure(program, images, repeats=2)
+    result = measure(program, Setting(batch=2, repeats=2))
     expected = cost(program, batch=2)
     assert result["rounds"] == expected.rounds
     assert result["online_bytes_per_party"] == expected.online_bytes_per_party
     assert result["offline_bytes"] == expected.offline_bytes(0) + expected.offline_bytes(1)
     assert sum(row["bytes"] for row in result["layers"]) == result["online_bytes_per_party"]
     assert sum(row["rounds"] for row in result["layers"]) == result["rounds"]
+    assert [row["name"] for row in result["layers"]] == [op.name for op in program.ops]
+    assert all(row["seconds"] >= 0 for row in result["layers"])
     assert result["agrees"]
     assert result["peak_party_bytes"] > result["runtime_bytes"] > 0
     assert "rounds" in describe_inference(result)
 
 
 def test_making_without_a_dealer_costs_what_the_cost_model_says_and_over_the_same_link(program: Program) -> None:
-    result = measure(program, random_inputs(program, 1), repeats=1, preparation="two-party", link="lan")
+    result = measure(program, Setting(repeats=1, preparation="two-party", link="lan"))
     counted = cost(program, comparison="bits", preparation="two-party")
     assert counted.preparing is not None
     assert result["making_bytes"] == sum(counted.preparing.sent)
@@ -52,14 +54,14 @@ def test_making_without_a_dealer_costs_what_the_cost_model_says_and_over_the_sam
 
 
 def test_bits_comparison_has_rounds_of_its_own_in_the_layers(program: Program) -> None:
-    result = measure(program, random_inputs(program, 1), repeats=1, comparison="bits")
+    result = measure(program, Setting(repeats=1, comparison="bits"))
     assert result["rounds"] == cost(program, comparison="bits").rounds
     assert sum(row["rounds"] for row in result["layers"]) == result["rounds"]
     assert result["agrees"]
 
 
 def test_a_throttled_link_takes_at_least_its_delay(program: Program) -> None:
-    result = measure(program, random_inputs(program, 1), repeats=1, link="wan")
+    result = measure(program, Setting(repeats=1, link="wan"))
     assert result["online_seconds"] > result["rounds"] * 0.020
     assert result["online_seconds"] > result["estimate"]["network_seconds"] > result["rounds"] * 0.020
 
@@ -75,7 +77,6 @@ def test_every_query_uses_fresh_randomness(program: Program) -> None:
 def test_a_party_process_that_dies_ends_the_benchmark_with_an_error(program: Program) -> None:
     started = time.monotonic()
     with Pair(program) as pair:
-        assert pair._processes is not None
         pair._processes._processes[1].kill()
         pair._processes._processes[1].wait()
         with pytest.raises((ProtocolError, OSError)):

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from autorep import _native
-from autorep.bench.processor import Effort, measure, processor_seconds
+from autorep.bench.processor import measure
 from autorep.report import tables
+from autorep.service.processor_time import processor_seconds
 
 
 def test_counters_see_a_process_and_its_children() -> None:
@@ -36,7 +37,7 @@ child.kill()
 @pytest.mark.slow
 def test_every_part_costs_something_and_the_level_is_restored() -> None:
     level = _native.simd()
-    result = measure([("digits_net", None)], ["portable"], Effort(repeats=1, service_queries=2, load_seconds=0.5))
+    result = measure([("digits_net", None)], ["portable"], repeats=1, service_queries=2, load_seconds=0.5)
     assert _native.simd() == level
     assert "AUTOREP_SIMD" not in os.environ
     (row,) = result["rows"]

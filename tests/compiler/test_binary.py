@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from autorep import data, models
-from autorep.bench.networks import sketch
+from autorep.cli.named import sketch
 from autorep.compiler.binary import whole_numbers
 from autorep.compiler.compile import compile_program
 from autorep.compiler.draft import Draft

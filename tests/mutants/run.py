@@ -14,8 +14,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from autorep.bench.record import RESULTS, load, record
+from autorep.bench.record import RESULTS, record
 from autorep.provenance import commit
+from autorep.report.collect import collect
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def outcome(mutant: Mutant) -> str:
 def keep(outcomes: dict[str, str]) -> None:
     """Put outcomes into the record; those of mutants that are gone leave it."""
     path = RESULTS / "mutants.json"
-    known = load("mutants")["result"]["mutants"] if path.exists() else {}
+    known = collect([path]).records[0].result["mutants"] if path.exists() else {}
     known |= {name: {"outcome": result, "commit": commit()} for name, result in outcomes.items()}
     mutants = {name: known[name] for name in MUTANTS if name in known}
     caught = sum(entry["outcome"] == "caught" for entry in mutants.values())

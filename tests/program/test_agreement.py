@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from autorep import compile_program, models, replace_activations_
-from autorep.bench.pi import layer_seconds
 from autorep.program.agreement import agreement, rounding_error
 from autorep.program.ir import Program
 
@@ -36,11 +35,3 @@ def test_a_changed_answer_fails_where_the_lead_is_clear() -> None:
     checked = agreement(fixed, private, 0.05)
     assert (checked.images, checked.equal, checked.clear, checked.equal_clear) == (3, 1, 2, 1)
     assert not checked.holds
-
-
-def test_every_operation_is_timed() -> None:
-    program, images = small_program()
-    timed = layer_seconds(program, images[:1], repeats=2)
-    assert [name for name, _, _ in timed] == [op.name for op in program.ops]
-    assert all(seconds >= 0 for _, _, seconds in timed)
-    assert {"convolution", "activation"} <= {kind for _, kind, _ in timed}

@@ -86,6 +86,12 @@ def inference(relus: int, seconds: float, **more: Any) -> dict[str, Any]:
             "layers": [], "comparison": "dcf", "peak_party_bytes": 4e8, "runtime_bytes": 5e7, **more}  # fmt: skip
 
 
+def write_inferences(folder: Path, *results: dict[str, Any]) -> None:
+    """Each in a file of its own, as `autorep bench pi --record NAME` writes them."""
+    for number, result in enumerate(results):
+        write_record(folder, f"inference-{number}", result)
+
+
 def write_everything(folder: Path) -> Path:
     """One of each: runs that differ in recipe and function, inference, peers, growth."""
     write_run(folder / "runs", "default-3", 90.4)
@@ -93,9 +99,7 @@ def write_everything(folder: Path) -> Path:
     write_run(folder / "runs", "first-order-3", 89.1, function="linear")
     write_run(folder / "runs", "unfinished", finished=False, hysteresis=0.0)
     results = folder / "results"
-    write_record(
-        results, "pi", {"rows": [inference(r, s) for r, s in ((12_900, 0.08), (50_000, 0.09), (491_520, 0.3))]}
-    )
+    write_inferences(results, *(inference(r, s) for r, s in ((12_900, 0.08), (50_000, 0.09), (491_520, 0.3))))
     peers = [("autorep", "all relu", 0.3), ("crypten", "all relu", 1.8), ("autorep", "12,900 relus", 0.08)]
     rows = [{"system": s, "variant": v, "seconds": t, "bytes_per_party": 7e6, "rounds": 34} for s, v, t in peers]
     write_record(results, "peers", {"rows": rows})

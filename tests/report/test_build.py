@@ -13,9 +13,17 @@ from autorep.report.build import build
 from autorep.report.collect import collect
 from autorep.report.cost_sections import breakdown_sections
 from autorep.report.experiment_sections import experiment_sections
+from autorep.report.figures import relu_maps
 from autorep.report.headlines import headlines
-from autorep.report.network_figures import relu_maps
-from tests.report.samples import inference, outcome, write_everything, write_experiment, write_record, write_run
+from tests.report.samples import (
+    inference,
+    outcome,
+    write_everything,
+    write_experiment,
+    write_inferences,
+    write_record,
+    write_run,
+)
 
 ZOO = {
     "images": 500, "relus": 9, "same_as_fixed": 499, "ties": 1,
@@ -121,13 +129,24 @@ def test_a_figure_of_methods_has_eight_lines_and_its_table_every_run(tmp_path: P
 
 def test_throttled_and_batched_runs_do_not_enter_the_breakdown(tmp_path: Path) -> None:
     rows = [inference(12_900, 0.08), inference(50_000, 9.0, link="wan"), inference(100_000, 9.0, batch=8)]
-    write_record(tmp_path / "results", "pi", rows)
+    write_inferences(tmp_path / "results", *rows)
     build([tmp_path / "results"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     section = text[text.index('<section id="breakdown') :]
     assert "<td class=n>12,900</td>" in section
     assert "<td class=n>50,000</td>" not in section
     assert "<td class=n>100,000</td>" not in section
+
+
+def test_a_forced_level_does_not_stand_for_the_processors_own(tmp_path: Path) -> None:
+    write_inferences(tmp_path, inference(12_900, 0.033))
+    forced = write_record(tmp_path / "pi-avx2", "resnet18", inference(12_900, 0.05))
+    forced.write_text(forced.read_text().replace('"name": "resnet18"', '"name": "pi-avx2/resnet18"'))
+    sources = collect([tmp_path])
+    assert len(sources.records) == 2
+    (section,) = breakdown_sections(sources)
+    assert section.description == "12.9K ReLUs: 33 ms"
+    assert headlines(sources)[0][1] == "33.0 ms"
 
 
 def test_unfinished_run_alone_gives_its_training_curve(tmp_path: Path) -> None:
@@ -148,7 +167,7 @@ def test_nothing_to_read_is_an_error_that_names_the_place(tmp_path: Path) -> Non
 def test_headline_cards_say_what_the_sections_say(tmp_path: Path) -> None:
     write_run(tmp_path, "good", 92.0)
     write_run(tmp_path, "bad", 70.0)
-    write_record(tmp_path, "pi", {"rows": [inference(12_900, 0.0552), inference(6_000, 0.04)]})
+    write_inferences(tmp_path, inference(12_900, 0.0552), inference(6_000, 0.04))
     rows = [{"system": "AutoReP, with dealer", "variant": "v", "relus": n, "ratio": n / 1000} for n in (0, 8000, 9000)]
     write_record(tmp_path, "peers", {"rows": rows})
     write_record(tmp_path, "zoo", {"models": {"a": ZOO, "b": ZOO}})
@@ -164,7 +183,7 @@ def test_headline_cards_say_what_the_sections_say(tmp_path: Path) -> None:
 def test_bars_are_as_long_as_the_table_says(tmp_path: Path) -> None:
     """Parts are medians of their own: 125 ms together where the whole took 123.1."""
     parts = {"Conv": 0.05, "Activation": 0.055, "exchanges": 0.02}
-    write_record(tmp_path, "pi", {"rows": [inference(12_900, 0.1231, operations=parts), inference(50_000, 0.2)]})
+    write_inferences(tmp_path, inference(12_900, 0.1231, operations=parts), inference(50_000, 0.2))
     (section,) = breakdown_sections(collect([tmp_path]))
     assert section.figure is not None
     (axes,) = section.figure.axes
@@ -175,10 +194,10 @@ def test_bars_are_as_long_as_the_table_says(tmp_path: Path) -> None:
 
 def test_fewer_relus_that_took_longer_are_explained(tmp_path: Path) -> None:
     slow = {"Conv": 0.1, "Activation": 0.1, "exchanges": 0.5}
-    write_record(tmp_path, "one", {"rows": [inference(50_000, 0.7, operations=slow), inference(500_000, 0.4)]})
+    write_inferences(tmp_path, inference(50_000, 0.7, operations=slow), inference(500_000, 0.4))
     (section,) = breakdown_sections(collect([tmp_path]))
     assert "50K ReLUs took longer than 500K: the difference is in exchanges (500 against 80 ms)" in section.text
-    write_record(tmp_path, "one", {"rows": [inference(50_000, 0.3), inference(500_000, 0.4)]})
+    write_inferences(tmp_path, inference(50_000, 0.3), inference(500_000, 0.4))
     (section,) = breakdown_sections(collect([tmp_path]))
     assert "longer" not in section.text
 

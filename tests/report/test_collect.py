@@ -31,11 +31,13 @@ def test_log_cut_short_keeps_its_whole_lines(tmp_path: Path) -> None:
     assert run.result == {}
 
 
-def test_nested_figures_are_found_by_their_keys(tmp_path: Path) -> None:
-    write_record(tmp_path, "a", {"rows": [{"x": 1, "deep": [{"x": 2, "y": 3}]}]})
+def test_records_are_found_by_name(tmp_path: Path) -> None:
+    for name in ("peers", "peers-spu", "cost"):
+        write_record(tmp_path, name, {"rows": []})
     sources = collect([tmp_path])
-    assert [row["x"] for row in sources.results_with("x")] == [1, 2]
-    assert [row["x"] for row in sources.results_with("x", "y")] == [2]
+    assert [record.name for record in sources.named("peers")] == ["peers"]
+    assert [record.name for record in sources.named("peers*")] == ["peers-spu", "peers"]
+    assert sources.inferences() == []
 
 
 def test_differing_ignores_where_a_run_lies(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autorep.report.page import Page, Section
 from autorep.report.style import log_ticks, new_figure, to_svg, unique_ids
-from autorep.report.table import Table, thousands
+from autorep.table import Table, thousands
 
 
 def test_text_is_escaped() -> None:

@@ -35,7 +35,7 @@ def results(tmp_path: Path) -> Path:
     record("pi/one", private(), folder=tmp_path)
     record("pi/two", private("wan", online=1.3), folder=tmp_path)
     record("pi/three", private(batch=8, online=0.3), folder=tmp_path)
-    common = {"variant": "12,900 ReLUs", "bytes_per_party": 7e6, "rounds": 34}
+    common = {"variant": "12,900 ReLUs", "relus": 12_900, "bytes_per_party": 7e6, "rounds": 34}
     rows = [
         {"system": "AutoReP", "seconds": 0.06, "ratio": 23.3, "comparison": "dcf", **common},
         {"system": "AutoReP, with dealer", "seconds": 0.3, "ratio": 4.6, "dealer_seconds": 0.2, "offline_bytes": 4e7}

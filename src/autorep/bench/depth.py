@@ -13,8 +13,8 @@ import torch
 
 from autorep import models
 from autorep.bench.networks import compile_random, random_images
-from autorep.program.agreement import leads, rounding_error
-from autorep.program.ir import Activation, Conv, Linear
+from autorep.program.agreement import agreement, rounding_error
+from autorep.program.ir import Conv, Linear
 
 KEPT = 0.995
 ERROR_IMAGES = 4  # on which the rounding error is measured
@@ -34,22 +34,21 @@ def measure(network: str = "resnet110", images: int = 400, seed: int = 0) -> dic
     return {
         "network": network,
         "layers": sum(isinstance(op, Conv | Linear) for op in program.ops),
-        "relus": sum(op.kept_count for op in program.ops if isinstance(op, Activation)),
+        "relus": program.relu_count,
         **compared(expected, fixed, rounding_error(program, x[:ERROR_IMAGES].numpy())),
     }
 
 
 def compared(expected: np.ndarray, fixed: np.ndarray, error: float) -> dict[str, Any]:
     """Logits (N, classes) of torch and of fixed point."""
-    clear = leads(expected, expected) > error
-    same = fixed.argmax(1) == expected.argmax(1)
+    found = agreement(expected, fixed, error)
     return {
-        "images": len(expected),
+        "images": found.images,
         "rounding_error": error,
         "largest_logit": float(np.abs(expected).max()),
-        "largest_difference": float(np.abs(fixed - expected).max()),
-        "clear": int(clear.sum()),
-        "clear_kept": int((same & clear).sum()),
-        "kept": int(same.sum()),
-        "holds": bool(clear.any() and (same & clear).sum() >= KEPT * clear.sum()),
+        "largest_difference": found.largest,
+        "clear": found.clear,
+        "clear_kept": found.equal_clear,
+        "kept": found.equal,
+        "holds": found.clear > 0 and found.equal_clear >= KEPT * found.clear,
     }

@@ -5,39 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from autorep.bench import growth, kernels, link, peers, processor, train
-from autorep.bench.networks import build_program, random_inputs
-from autorep.bench.pi import LinkName, measure
-from autorep.mpc.comparisons import ComparisonName
-from autorep.mpc.two_party.names import PreparationName
+from autorep.bench.networks import build_program
+from autorep.bench.pi import measure
+from autorep.bench.setting import USUAL, Setting
 from autorep.settings import warn
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How one program is measured."""
-
-    link: LinkName = "loopback"
-    batch: int = 1
-    threads: int = 1
-    comparison: ComparisonName | None = None
-    repeats: int = 7
-    preparation: PreparationName = "dealer"
-
-    @property
-    def suffix(self) -> str:
-        """What distinguishes it in a result's name."""
-        parts = [
-            self.link if self.link != "loopback" else "",
-            f"batch{self.batch}" if self.batch != 1 else "",
-            f"threads{self.threads}" if self.threads != 1 else "",
-            self.comparison or "",
-            self.preparation if self.preparation != "dealer" else "",
-        ]
-        return "".join(f"-{part}" for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -47,7 +22,7 @@ class Case:
     network: str
     image_size: int
     relus: int | None
-    settings: tuple[Setting, ...] = field(default=(Setting(),))
+    settings: tuple[Setting, ...] = (USUAL,)
 
     @property
     def name(self) -> str:
@@ -89,8 +64,7 @@ def measure_case(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
         if setting.threads > 1 and 2 * setting.threads > cores:
             warn(f"{case.name}{setting.suffix}: left out, {cores} cores cannot give both parties {setting.threads}")
             continue
-        options = {key: value for key, value in vars(setting).items() if key != "batch"}
-        yield case.name + setting.suffix, measure(program, random_inputs(program, setting.batch), **options)
+        yield case.name + setting.suffix, measure(program, setting)
 
 
 def measure_all(scope: Literal["quick", "full"], only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

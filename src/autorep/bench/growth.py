@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from autorep.bench.networks import build_program, compile_random, keep_relus, random_inputs
-from autorep.bench.pair import Pair
+from autorep.bench import pi
+from autorep.bench.networks import build_program, compile_random, keep_relus
+from autorep.bench.setting import Setting
 from autorep.models.resnet import ResNet
 from autorep.program.ir import Activation, Program
 
@@ -22,13 +22,9 @@ SHARE = 0.1  # of the ReLUs kept where ReLUs are not what varies
 
 def sample(x: float, program: Program, batch: int, repeats: int) -> Sample:
     """Medians of `repeats` queries between two processes, after one that warms up."""
-    images = random_inputs(program, batch)
-    with Pair(program) as pair:
-        queries = [pair.query(images) for _ in range(repeats + 1)][1:]
-    party = queries[0].parties[0]
-    seconds = statistics.median(query.seconds for query in queries)
-    figures = (1e3 * seconds, party["bytes"] / 1e6, queries[0].offline_bytes / 1e6)
-    return {"x": x, "rounds": party["rounds"], **dict(zip(FIGURES, figures))}
+    found = pi.measure(program, Setting(batch=batch, repeats=repeats))
+    figures = (1e3 * found["online_seconds"], found["online_bytes_per_party"] / 1e6, found["offline_bytes"] / 1e6)
+    return {"x": x, "rounds": found["rounds"], **dict(zip(FIGURES, figures))}
 
 
 def line(points: list[tuple[float, float]]) -> dict[str, float]:

@@ -13,10 +13,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from torch.nn import functional as F
 
 from autorep import _native
 from autorep._native import _core, ot
 from autorep.mpc.rlwe.parameters import linear_ring, slot_ring
+from autorep.replacement import MaskedActivation
 
 BITS = 44
 DCF = (22, 44, 16)  # domain bits, payload bits, small payload bits
@@ -32,13 +36,10 @@ LAYERS = [
     (256, 512, 8, 3, 2),
     (512, 512, 4, 3, 1),
 ]
-QUICK_LAYERS = [LAYERS[1], LAYERS[4], LAYERS[8]]
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
     """Rates, limits and comparisons of all kernels as JSON-able rows."""
-    import torch
-
     threads, torch_threads = _native.get_threads(), torch.get_num_threads()
     _native.keep_freed_memory()  # else mapping fresh memory for results would be most of the time
     _native.set_threads(1)
@@ -91,17 +92,19 @@ def _row(
     kernel: str, case: str, work: float, unit: str, seconds: float, bound: Time | None = None, other: Time | None = None
 ) -> dict[str, Any]:
     """One line of the table: `work` units done in `seconds`."""
+    limit, limited_by = bound or (None, None)
+    others, whose = other or (None, None)
     return {
         "kernel": kernel,
         "case": case,
         "unit": unit,
         "seconds": seconds,
         "rate": work / seconds,
-        "limit_rate": work / bound[0] if bound else None,
-        "limited_by": bound[1] if bound else None,
-        "fraction_of_limit": bound[0] / seconds if bound else None,
-        "compared_with": other[1] if other else None,
-        "times_faster": other[0] / seconds if other else None,
+        "limit_rate": limit and work / limit,
+        "limited_by": limited_by,
+        "fraction_of_limit": limit and limit / seconds,
+        "compared_with": whose,
+        "times_faster": others and others / seconds,
     }
 
 
@@ -110,9 +113,10 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
 
     The limit: the multiplications that the algorithm makes, or reading its packed weight once.
     """
-    for channels, outputs, side, kernel, stride in QUICK_LAYERS if quick else LAYERS:
+    for channels, outputs, side, kernel, stride in LAYERS[1::3] if quick else LAYERS:
         weight, x = _words(outputs, channels, kernel, kernel), _words(1, channels, side, side)
-        theirs = (_torch_convolution(weight, x, stride, quick), "torch int64")
+        tensors = (torch.from_numpy(array.view(np.int64)) for array in (x, weight))
+        theirs = (_best(partial(F.conv2d, *tensors, stride=stride, padding=kernel // 2), quick, 0.1), "torch int64")
         layer = f"{channels}→{outputs}, {side}x{side}, {kernel}x{kernel}" + (f" stride {stride}" if stride > 1 else "")
         winograd = kernel == 3 and stride == 1 and channels > 3
         ways: list[tuple[Any, int]] = [
@@ -135,18 +139,8 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
             yield _row("convolution", case, work, "MAC", seconds, bound, theirs)
 
 
-def _torch_convolution(weight: np.ndarray, x: np.ndarray, stride: int, quick: bool) -> float:
-    import torch
-
-    padding = weight.shape[2] // 2
-    w, image = torch.from_numpy(weight.view(np.int64)), torch.from_numpy(x.view(np.int64))
-    return _best(lambda: torch.nn.functional.conv2d(image, w, stride=stride, padding=padding), quick, 0.1)
-
-
 def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """What AES decides: the generator, and comparison keys made and evaluated."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
     blocks_per_s = limits["aes_blocks_per_s"]
 
     def bound(blocks: int) -> Time | None:
@@ -166,18 +160,15 @@ def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     count = 2000 if quick else 12_900
     alpha, x = _words(count) >> np.uint64(64 - n), _words(count) >> np.uint64(64 - n)
     beta, root0, root1 = _words(count, 3), _words(count, 2), _words(count, 2)
-    keys = _native.dcf_gen(alpha, beta, *DCF, root0, root1, bytes(32))
-    case = f"n={n}, {large}+{large}+{small} bits"
-    seconds = _best(lambda: _native.dcf_gen(alpha, beta, *DCF, root0, root1, bytes(32)), quick)
-    yield _row("comparison keys", case, count, "key", seconds, bound(count * (8 * n + 2)))
-    seconds = _best(lambda: _native.dcf_eval(0, x, *DCF, root0, keys, bytes(32)), quick)
-    yield _row("comparison", case, count, "ReLU", seconds, bound(count * (2 * n + 1)))
-
-    levels, short = n - 7, _native.sign_gen(alpha, n, root0, root1, bytes(32))
-    seconds = _best(lambda: _native.sign_gen(alpha, n, root0, root1, bytes(32)), quick)
-    yield _row("short comparison keys", f"n={n}", count, "key", seconds, bound(count * (4 * levels + 2)))
-    seconds = _best(lambda: _native.sign_eval(0, x, n, root0, short, bytes(32)), quick)
-    yield _row("short comparison", f"n={n}", count, "ReLU", seconds, bound(count * (levels + 1)))
+    case, levels = f"n={n}, {large}+{large}+{small} bits", n - 7
+    make: Callable[[], Any] = partial(_native.dcf_gen, alpha, beta, *DCF, root0, root1, bytes(32))
+    evaluate = partial(_native.dcf_eval, 0, x, *DCF, root0, make(), bytes(32))
+    yield _row("comparison keys", case, count, "key", _best(make, quick), bound(count * (8 * n + 2)))
+    yield _row("comparison", case, count, "ReLU", _best(evaluate, quick), bound(count * (2 * n + 1)))
+    make = partial(_native.sign_gen, alpha, n, root0, root1, bytes(32))
+    tell = partial(_native.sign_eval, 0, x, n, root0, make(), bytes(32))
+    yield _row("short comparison keys", f"n={n}", count, "key", _best(make, quick), bound(count * (4 * levels + 2)))
+    yield _row("short comparison", f"n={n}", count, "ReLU", _best(tell, quick), bound(count * (levels + 1)))
 
 
 def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
@@ -258,10 +249,6 @@ def _preparing(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]
 
 def _masked_activation(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """Training's activation, channels last: one pass forward (Z to X), one backward (Z and dX to dZ)."""
-    import torch
-
-    from autorep.replacement import MaskedActivation
-
     site = MaskedActivation((64, 32, 32))
     site.mask.copy_(torch.rand(site.mask.shape) < 0.1)
     z = torch.randn(16, 64, 32, 32).contiguous(memory_format=torch.channels_last).requires_grad_()

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,11 @@ from typing import Any
 import numpy as np
 
 from autorep import _native
-from autorep.bench.processes import Processes, receive, send
+from autorep.bench.processes import TIMEOUT, Processes, linked, meet, receive, send
 from autorep.mpc import tls
-from autorep.mpc.transport_tcp import accept, connect
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 WAYS = ("link", "tls", "tcp")
-TIMEOUT = 60.0
 _RECORD = 16384  # TLS: one call moves at most this much
 
 Exchange = Callable[[memoryview, int], Any]
@@ -55,16 +54,12 @@ def _kernel_tls() -> bool:
 
 
 def _pair(folder: str, way: str, size: int, repeats: int) -> list[dict[str, Any]]:
-    processes = Processes(["-m", "autorep.bench.link"])
-    try:
-        cores = sorted(os.sched_getaffinity(0))
-        common = {"folder": folder, "way": way, "size": size, "repeats": repeats}
+    cores = sorted(os.sched_getaffinity(0))
+    common = {"folder": folder, "way": way, "size": size, "repeats": repeats}
+    with Processes(["-m", "autorep.bench.link"]) as processes:
         processes.send([common | {"party": party, "core": cores[party % len(cores)]} for party in (0, 1)])
-        port = receive(processes.controls[0])[0]
-        send(processes.controls[1], port)
+        processes.introduce()
         return processes.gather()[0]
-    finally:
-        processes.stop()
 
 
 def _serve(control: Connection) -> None:
@@ -72,13 +67,7 @@ def _serve(control: Connection) -> None:
     task = receive(control)[0]
     os.sched_setaffinity(0, [task["core"]])
     _native.keep_freed_memory()
-    if task["party"] == 0:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            send(control, {"port": listener.getsockname()[1]})
-            raw, port = listener.accept()[0], 0
-    else:
-        raw, port = None, receive(control)[0]["port"]
-    exchange = _exchange(task["way"], raw, port, Path(task["folder"]))
+    exchange = _exchange(task["way"], *meet(control, task["party"]), Path(task["folder"]))
     message = np.random.default_rng(task["party"]).integers(0, 256, task["size"], np.uint8).data
     times = []
     for _ in range(task["repeats"] + 3):
@@ -93,10 +82,7 @@ def _serve(control: Connection) -> None:
 def _exchange(way: str, raw: socket.socket | None, port: int, keys: Path) -> Exchange:
     """Party 0 has an accepted connection, party 1 the port to connect to."""
     if way == "link":
-        if raw is not None:
-            link = accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
-        else:
-            link = connect("127.0.0.1", port, tls.client_context(keys / "party1"), "party0", TIMEOUT)
+        link = linked(raw, port, keys)
         return lambda message, expect: link.exchange("bench", message, expect)
     plain = raw or socket.create_connection(("127.0.0.1", port), TIMEOUT)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -119,22 +105,16 @@ def _alternating(connection: socket.socket, most: int) -> Exchange:
         outgoing, answer = message, np.empty(expect, np.uint8).data
         incoming = answer
         while len(outgoing) or len(incoming):
-            moved = False
-            try:
+            left = len(outgoing) + len(incoming)
+            with suppress(*busy):
                 for _ in range(16):
                     if len(outgoing):
                         outgoing = outgoing[connection.send(outgoing[:most]) :]
-                        moved = True
-            except busy:
-                pass
-            try:
+            with suppress(*busy):
                 for _ in range(16):
                     if len(incoming):
                         incoming = incoming[connection.recv_into(incoming) :]
-                        moved = True
-            except busy:
-                pass
-            if not moved:
+            if left == len(outgoing) + len(incoming):
                 poll.modify(connection, select.POLLIN | (select.POLLOUT if len(outgoing) else 0))
                 poll.poll(TIMEOUT * 1000)
         return answer

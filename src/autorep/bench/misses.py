@@ -21,13 +21,12 @@ from autorep.program.ir import Program
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
-def _brighter(factor: float) -> Change:
-    return lambda images, rng: factor * images
-
-
 CHANGES: dict[str, Change] = {
-    "none": _brighter(1.0),
-    **{f"{factor:g} times brighter": _brighter(factor) for factor in (1.25, 1.5, 2.0, 4.0)},
+    "none": lambda images, rng: images,
+    "1.25 times brighter": lambda images, rng: 1.25 * images,
+    "1.5 times brighter": lambda images, rng: 1.5 * images,
+    "2 times brighter": lambda images, rng: 2 * images,
+    "4 times brighter": lambda images, rng: 4 * images,
     "negative": lambda images, rng: 1 - images,
     "noise of ±0.1": lambda images, rng: images + rng.uniform(-0.1, 0.1, images.shape),
     "noise of ±0.5": lambda images, rng: images + rng.uniform(-0.5, 0.5, images.shape),

@@ -5,15 +5,18 @@ Latency, bytes and rounds depend on shapes, widths and the positions of the kept
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from autorep import models
-from autorep.compiler.compile import compile_program, sketch_program
+from autorep import _native, models
+from autorep.compiler.compile import compile_program
 from autorep.errors import BudgetError, ConfigError
 from autorep.program.ir import Activation, Program
 from autorep.replacement import replace_activations_
@@ -50,6 +53,33 @@ def build_program(
     return compile_random(models.create(network, image_size=size), network, (spec.channels, size), relus, seed, lines)
 
 
+def at_levels(
+    cases: Iterable[tuple[str, int | None]], levels: Iterable[str]
+) -> Iterator[tuple[Program, dict[str, Any]]]:
+    """The program of every network and ReLU count at every instruction-set level, and what its row begins with."""
+    for network, relus in cases:
+        program = build_program(network, relus=relus)
+        for level in levels or (_native.simd(),):
+            with at_level(level):
+                size, kept = program.input.shape[-1], program.relu_count
+                yield program, {"network": network, "image_size": size, "relus": kept, "simd": level}
+
+
+@contextlib.contextmanager
+def at_level(level: str) -> Iterator[None]:
+    """This process, and those it starts, compute at an instruction-set level."""
+    before = os.environ.get("AUTOREP_SIMD")
+    os.environ["AUTOREP_SIMD"] = level
+    _native.set_simd(level)
+    try:
+        yield
+    finally:
+        _native.set_simd("auto")
+        os.environ.pop("AUTOREP_SIMD")
+        if before is not None:
+            os.environ["AUTOREP_SIMD"] = before
+
+
 def compile_random(
     model: nn.Module,
     name: str,
@@ -70,23 +100,6 @@ def compile_random(
     _settle_batch_norms_(model, batches)
     model.eval()
     return compile_program(model, [images.numpy() for images in batches], name=name)
-
-
-def sketch(
-    network: str,
-    image_size: int | None = None,
-    relus: int | None = None,
-    classes: int | None = None,
-    lines: Collection[str] = (),
-) -> Program:
-    """A network by name with random weights and widths for assumed ranges, keeping `relus` ReLUs spread evenly."""
-    spec = models.spec(network)
-    size = spec.image_size if image_size is None else image_size
-    model = models.create(network, classes, size).eval()
-    example = torch.zeros(2, spec.channels, size, size)
-    if relus is not None or lines:
-        spread_(replace_activations_(model, example, kinds=KINDS), relus, lines=lines)
-    return sketch_program(model, example)
 
 
 def keep_relus(program: Program, relus: int) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from autorep import _native
-from autorep.bench.processes import Processes, receive, send
+from autorep.bench.processes import Processes
+from autorep.bench.setting import USUAL, Setting
 from autorep.mpc import tls
 from autorep.mpc.blinding import Blinding
-from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.local import join_output, share_input
-from autorep.mpc.two_party.names import PreparationName
+from autorep.mpc.two_party.names import checked_comparison
 from autorep.program import files
 from autorep.program.ir import Program
+
+Making = list[dict[str, dict[str, float]]]  # by party: "total" and its parts by name (see `two_party.account`)
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,7 @@ class Query:
         prepare_seconds: the slower party's own part of the offline phase.
         dealer_cpu_seconds, prepare_cpu_seconds: processor time of the same, of both parties together.
         offline_bytes: of both kits.
-        making: what each party measured of making kits without a dealer, for one kit: "total" and its parts by name
-            (see `two_party.account`).
+        making: what each party measured of making kits without a dealer, for one kit.
         parties: what each party process measured (see `worker`).
     """
 
@@ -48,76 +50,65 @@ class Query:
     prepare_cpu_seconds: float
     offline_bytes: int
     parties: list[dict[str, Any]]
-    making: list[dict[str, dict[str, float]]]
+    making: Making
 
 
 AT_ONCE = 4  # kits that two servers make together
 
 
 class Pair:
-    """Context manager: two party processes over TLS on loopback, one core each; this process deals and is the client.
+    """Context manager: two party processes over TLS on loopback; this process deals and is the client.
 
-    Args:
-        link: "loopback", "lan" or "wan" (throttled in user space).
-        threads: of each party and of the dealer; with 1 each party is pinned to a core of its own.
+    Links other than loopback are throttled in user space; the dealer has as many threads as each party.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        comparison: ComparisonName = "dcf",
-        link: str = "loopback",
-        threads: int = 1,
-        preparation: PreparationName = "dealer",
-    ) -> None:
-        self.program, self.link, self.threads = program, link, threads
-        self.comparison, self.preparation = comparison, preparation
-        self._made: list[list[dict[str, dict[str, float]]]] = []
-        self._processes: Processes | None = None
+    def __init__(self, program: Program, setting: Setting = USUAL) -> None:
+        self.program, self.setting = program, setting
+        self.comparison = checked_comparison(setting.preparation, setting.comparison)
+        self._made: list[Making] = []
 
     def __enter__(self) -> Pair:
-        self._folder = tempfile.TemporaryDirectory(prefix="autorep-bench-")
-        try:
-            self._start(Path(self._folder.name))
-        except BaseException:
-            self.__exit__()
-            raise
+        with ExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autorep-bench-")))
+            self._processes = stack.enter_context(Processes(["-m", "autorep.bench.worker"]))
+            self._start(self._folder)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._processes is not None:
-            self._processes.stop()
-        self._folder.cleanup()
+        self._stack.close()
 
     def _start(self, folder: Path) -> None:
         files.split(self.program, folder)
         tls.make_keys(folder / "keys", {})
-        _native.set_threads(self.threads)
-        self.dealer = Dealer(self.program, comparison=self.comparison) if self.preparation == "dealer" else None
+        threads, preparation = self.setting.threads, self.setting.preparation
+        _native.set_threads(threads)
+        self.dealer = Dealer(self.program, comparison=self.comparison) if preparation == "dealer" else None
         blinding = self.dealer.blinding if self.dealer else Blinding()
         cores = sorted(os.sched_getaffinity(0))
-        self._processes = Processes(["-m", "autorep.bench.worker"])
         common = {
             "do": "start",
             "folder": str(folder),
             "blinding_id": blinding.id.hex(),
-            "preparation": self.preparation,
+            "preparation": preparation,
             "comparison": self.comparison,
-            "link": self.link,
-            "threads": self.threads,
+            "link": self.setting.link,
+            "threads": threads,
         }
         seeds = [seed.hex() for seed in blinding.seeds]
-        own = [[cores[party % len(cores)]] if self.threads == 1 else cores for party in (0, 1)]
+        own = [[cores[party % len(cores)]] if threads == 1 else cores for party in (0, 1)]
         self._processes.send([{**common, "party": i, "model_seed": seeds[i], "cores": own[i]} for i in (0, 1)])
-        port = receive(self._processes.controls[0])[0]
-        send(self._processes.controls[1], port)
+        self._processes.introduce()
         self.started = self._processes.gather()[0]
+
+    def queries(self, images: np.ndarray) -> list[Query]:
+        """As many inferences of the same batch as set, each with fresh randomness, after one that warms up."""
+        return [self.query(images) for _ in range(self.setting.repeats + 1)][1:]
 
     def query(self, images: np.ndarray) -> Query:
         """One private inference of a batch, offline phase included, each phase timed apart."""
-        assert self._processes is not None
-        paths = [Path(self._folder.name) / f"kit{party}" for party in (0, 1)]
-        making: list[dict[str, dict[str, float]]] = []
+        paths = [self._folder / f"kit{party}" for party in (0, 1)]
+        making: Making = []
         if self.dealer is None:
             making = self._make(len(images))
             totals = [entry["total"] for entry in making]
@@ -125,7 +116,8 @@ class Pair:
             dealer_cpu = sum(total["cpu_seconds"] for total in totals)
             offline_bytes = int(sum(total["kit_bytes"] for total in totals))
         else:
-            clock = time.thread_time if self.threads == 1 else time.process_time  # torch may have threads that spin
+            # torch may have threads that spin
+            clock = time.thread_time if self.setting.threads == 1 else time.process_time
             started, cpu = time.perf_counter(), clock()
             with paths[0].open("wb") as sink0, paths[1].open("wb") as sink1:
                 self.dealer.deal_to((sink0, sink1), len(images))
@@ -153,16 +145,11 @@ class Pair:
             making,
         )
 
-    def _make(self, batch: int) -> list[dict[str, dict[str, float]]]:
+    def _make(self, batch: int) -> Making:
         """One kit at each party, of those made together; what it took, shared among them."""
-        assert self._processes is not None
         if not self._made:
             self._processes.send([{"do": "make", "count": AT_ONCE, "batch": batch}] * 2)
             measured = self._processes.gather()[0]
-            self._made = [[{name: _part_of(m[name]) for name in m} for m in measured]] * AT_ONCE
+            each = [{part: {k: v / AT_ONCE for k, v in m[part].items()} for part in m} for m in measured]
+            self._made = [each] * AT_ONCE
         return self._made.pop()
-
-
-def _part_of(spent: dict[str, float]) -> dict[str, float]:
-    """One kit's part of what `AT_ONCE` took together."""
-    return {name: value / AT_ONCE for name, value in spent.items()}

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class PeerSystem:
         script: one party of it, relative to the top of the checkout.
         frac: fractional bits of its shares.
         settings: of its script's start, beside the common ones.
+        notes: what must be known to compare it with ours.
         dealer: whether somebody the parties trust, or they would have to, makes its correlated randomness.
     """
 
@@ -39,7 +41,8 @@ class PeerSystem:
     options: tuple[str, ...]
     script: Path
     frac: int
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str]
+    notes: tuple[str, ...]
     dealer: bool = True
 
     def install(self, folder: Path) -> Path:
@@ -59,6 +62,17 @@ class PeerSystem:
         return target
 
 
+CRYPTEN_NOTES = (
+    "Secret image and secret weights in both systems, semi-honest, two processes on loopback, one thread each, from "
+    "shares of the image to shares of the logits. Ours also hides the quadratics' coefficients and encrypts the link; "
+    "CrypTen gets public coefficients and a plain link.",
+    "CrypTen makes its triples in line, from generators that both parties know (its default provider): its seconds "
+    'contain that, and are what a user of it waits for. Ours are made ahead by a dealer; the rows "with dealer" '
+    "add making both kits and both parties' preparation to the online seconds. "
+    "Once per model ours also opens the masked weights.",
+    "A kept ReLU is compared by distributed comparison functions (no rounds of its own, 1.3 kB prepared ahead), or by "
+    "bits (more rounds, far less prepared ahead): the first is for links with a delay, the second for a local network.",
+)
 CRYPTEN = PeerSystem(
     "CrypTen 0.4.1",
     "crypten",
@@ -68,11 +82,30 @@ CRYPTEN = PeerSystem(
     ("--no-deps",),
     Path("bench") / "crypten_shim" / "party.py",
     16,
+    {},
+    CRYPTEN_NOTES,
 )
 SPU = PeerSystem(
-    "SPU 0.9.5", "spu", ("spu==0.9.5",), (), Path("bench") / "spu_shim" / "party.py", 18, {"protocol": "SEMI2K"}
+    "SPU 0.9.5",
+    "spu",
+    ("spu==0.9.5",),
+    (),
+    Path("bench") / "spu_shim" / "party.py",
+    18,
+    {"protocol": "SEMI2K"},
+    (
+        "SPU runs SEMI2K in a 64-bit ring with 18 fractional bits, secret weights, public coefficients, one thread; "
+        "it makes its triples in line with its default first-party provider; it states neither bytes nor rounds.",
+    ),
 )
-CHEETAH = replace(SPU, name="SPU 0.9.5 Cheetah", settings={"protocol": "CHEETAH"}, dealer=False)
+CHEETAH_NOTES = (
+    "Neither system has a dealer. SPU runs Cheetah (ring-LWE and silent transfers) in a 64-bit ring with 18 fractional "
+    "bits, secret weights, public coefficients, one thread, and does all its work in line; it states neither bytes nor "
+    "rounds. Ours makes its kits ahead, four at a time, of which one is counted, with secret coefficients and over TLS "
+    '1.3; the rows "with preparation" add that to the online seconds and bytes.',
+)
+CHEETAH = replace(SPU, name="SPU 0.9.5 Cheetah", settings={"protocol": "CHEETAH"}, notes=CHEETAH_NOTES, dealer=False)
+SYSTEMS = {"crypten": CRYPTEN, "spu": SPU, "spu-cheetah": CHEETAH}
 
 
 @dataclass(frozen=True)
@@ -88,41 +121,34 @@ class Answer:
 class PeerPair:
     """Context manager: two processes of another system that hold a Program and one batch of images as shares."""
 
-    def __init__(
-        self, system: PeerSystem, program: Program, images: np.ndarray, folder: Path, threads: int = 1
-    ) -> None:
-        self.system, self.program, self._images, self._threads = system, program, images, threads
+    def __init__(self, system: PeerSystem, program: Program, images: np.ndarray, folder: Path) -> None:
+        self.system, self.program, self._images = system, program, images
         self._packages = system.install(folder)
 
     def __enter__(self) -> PeerPair:
-        self._folder = tempfile.TemporaryDirectory(prefix="autorep-peers-")
-        folder = Path(self._folder.name)
-        files.save(self.program, folder / "program")
-        np.save(folder / "image.npy", self._images.astype(np.float32))
         path = os.pathsep.join(filter(None, [str(self._packages.resolve()), os.environ.get("PYTHONPATH", "")]))
-        self._processes = Processes(
-            [str(self.system.script)], {"PYTHONPATH": path, "OMP_NUM_THREADS": str(self._threads)}
-        )
-        message = {
-            "do": "start",
-            "folder": str(folder / "program"),
-            "image": str(folder / "image.npy"),
-            "rendezvous": f"file://{folder / 'rendezvous'}",
-            "cores": sorted(os.sched_getaffinity(0))[: 2 * self._threads],
-            "threads": self._threads,
-            **self.system.settings,
-        }
-        try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autorep-peers-")))
+            files.save(self.program, folder / "program")
+            np.save(folder / "image.npy", self._images.astype(np.float32))
+            message = {
+                "do": "start",
+                "folder": str(folder / "program"),
+                "image": str(folder / "image.npy"),
+                "rendezvous": f"file://{folder / 'rendezvous'}",
+                "cores": sorted(os.sched_getaffinity(0))[:2],
+                "threads": 1,
+                **self.system.settings,
+            }
+            environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            self._processes = stack.enter_context(Processes([str(self.system.script)], environment))
             self._processes.send([message | {"party": party} for party in (0, 1)])
             self._processes.gather()
-        except BaseException:
-            self.__exit__()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._processes.stop()
-        self._folder.cleanup()
+        self._stack.close()
 
     def query(self) -> Answer:
         """One inference, triples made in line; from shares of the image to shares of the logits."""

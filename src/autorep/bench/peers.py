@@ -2,75 +2,30 @@
 
 from __future__ import annotations
 
-import statistics
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Any
 
 import numpy as np
 
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
-from autorep.bench.peer_systems import CHEETAH, CRYPTEN, SPU, Answer, PeerPair, PeerSystem
-from autorep.mpc.comparisons import ComparisonName
-from autorep.mpc.two_party.names import PreparationName
+from autorep.bench.peer_systems import SYSTEMS, Answer, PeerPair, PeerSystem
+from autorep.bench.setting import Setting
 from autorep.program.ir import Program
 from autorep.settings import warn
 
-SYSTEMS = {"crypten": CRYPTEN, "spu": SPU, "spu-cheetah": CHEETAH}
-SystemName = Literal["crypten", "spu", "spu-cheetah"]
 FOLDER = Path("build") / "peers"
 # variant -> ReLUs kept by the ResNet-18 of the paper's tables; None keeps all
 VARIANTS: dict[str, int | None] = {"all ReLUs": None, "12,900 ReLUs": 12_900, "all quadratic": 0}
-NOTES = (
-    "Secret image and secret weights in both systems, semi-honest, two processes on loopback, one thread each, from "
-    "shares of the image to shares of the logits. Ours also hides the quadratics' coefficients and encrypts the link; "
-    "CrypTen gets public coefficients and a plain link.",
-    "CrypTen makes its triples in line, from generators that both parties know (its default provider): its seconds "
-    'contain that, and are what a user of it waits for. Ours are made ahead by a dealer; the rows "with dealer" '
-    "add making both kits and both parties' preparation to the online seconds. "
-    "Once per model ours also opens the masked weights.",
-    "A kept ReLU is compared by distributed comparison functions (no rounds of its own, 1.3 kB prepared ahead), or by "
-    "bits (more rounds, far less prepared ahead): the first is for links with a delay, the second for a local network.",
-)
 
 
-SPU_NOTES = (
-    "SPU runs SEMI2K in a 64-bit ring with 18 fractional bits, secret weights, public coefficients, one thread; "
-    "it makes its triples in line with its default first-party provider; it states neither bytes nor rounds.",
-)
-CHEETAH_NOTES = (
-    "Neither system has a dealer. SPU runs Cheetah (ring-LWE and silent transfers) in a 64-bit ring with 18 fractional "
-    "bits, secret weights, public coefficients, one thread, and does all its work in line; it states neither bytes nor "
-    "rounds. Ours makes its kits ahead, four at a time, of which one is counted, with secret coefficients and over TLS "
-    '1.3; the rows "with preparation" add that to the online seconds and bytes.',
-)
-_NOTES: dict[SystemName, tuple[str, ...]] = {"crypten": NOTES, "spu": SPU_NOTES, "spu-cheetah": CHEETAH_NOTES}
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way of ours: how kept ReLUs are compared, and who makes kits."""
-
-    comparison: ComparisonName
-    preparation: PreparationName = "dealer"
-
-    @property
-    def name(self) -> str:
-        return "AutoReP" if self.comparison == "dcf" else "AutoReP by bits"
-
-    @property
-    def offline(self) -> str:
-        """What is added in the second row."""
-        return "with dealer" if self.preparation == "dealer" else "with preparation"
-
-
-def ways(system: PeerSystem, program: Program) -> tuple[Way, ...]:
+def ways(system: PeerSystem, program: Program) -> tuple[Setting, ...]:
     """Ours as the other system's equals: with a dealer where it has one, without where it has none."""
     if not system.dealer:
-        return (Way("bits", "two-party"),)
-    return (Way("dcf"), Way("bits")) if program.relu_count else (Way("dcf"),)
+        return (Setting(comparison="bits", preparation="two-party"),)
+    return (Setting(comparison="dcf"), Setting(comparison="bits"))[: 2 if program.relu_count else 1]
 
 
 def compare(
@@ -82,12 +37,9 @@ def compare(
     """
     expected = program.run(images, mode="float")
     with ExitStack() as stack:
-        pairs = {
-            way: stack.enter_context(Pair(program, way.comparison, preparation=way.preparation))
-            for way in ways(system, program)
-        }
+        pairs = {way: stack.enter_context(Pair(program, way)) for way in ways(system, program)}
         peer = stack.enter_context(PeerPair(system, program, images, folder))
-        queries: dict[Way, list[Query]] = {way: [] for way in pairs}
+        queries: dict[Setting, list[Query]] = {way: [] for way in pairs}
         answers: list[Answer] = []
         for _ in range(repeats + 1):
             for way, pair in pairs.items():
@@ -95,15 +47,16 @@ def compare(
             answers.append(peer.query())
         counted = peer.count()
     common = {"variant": variant, "relus": program.relu_count}
-    peer_seconds = statistics.median(answer.seconds for answer in answers[1:])
+    peer_seconds = median(answer.seconds for answer in answers[1:])
     rows: list[dict[str, Any]] = []
     for way, asked in queries.items():
         rows += _ours(way, common | {"comparison": way.comparison}, asked[1:], peer_seconds, expected)
+    known = [answer.cpu_seconds for answer in answers[1:] if answer.cpu_seconds is not None]
     theirs = {
         "seconds": peer_seconds,
         "bytes_per_party": counted["bytes"],
         "rounds": counted["rounds"],
-        "cpu_seconds_per_party": _median([answer.cpu_seconds for answer in answers[1:]]),
+        "cpu_seconds_per_party": median(known) if known else None,
         "seconds_each": [answer.seconds for answer in answers[1:]],
         "difference_to_float": _difference([answer.logits for answer in answers[1:]], expected),
     }
@@ -111,13 +64,15 @@ def compare(
 
 
 def _ours(
-    way: Way, common: dict[str, Any], queries: list[Query], peer_seconds: float, expected: np.ndarray
+    way: Setting, common: dict[str, Any], queries: list[Query], peer_seconds: float, expected: np.ndarray
 ) -> list[dict[str, Any]]:
     """Online, and online with what was made ahead."""
-    seconds = statistics.median(query.seconds for query in queries)
-    offline = statistics.median(query.dealer_seconds + query.prepare_seconds for query in queries)
+    name = "AutoReP" if way.comparison == "dcf" else "AutoReP by bits"
+    ahead = "with dealer" if way.preparation == "dealer" else "with preparation"
+    seconds = median(query.seconds for query in queries)
+    offline = median(query.dealer_seconds + query.prepare_seconds for query in queries)
     counts = {"bytes_per_party": queries[0].parties[0]["bytes"], "rounds": queries[0].parties[0]["rounds"]}
-    online_cpu = statistics.median(max(party["cpu_seconds"] for party in query.parties) for query in queries)
+    online_cpu = median(max(party["cpu_seconds"] for party in query.parties) for query in queries)
     online = {
         "seconds": seconds,
         **counts,
@@ -130,34 +85,27 @@ def _ours(
         "seconds": seconds + offline,
         **counts,
         "ratio": peer_seconds / (seconds + offline),
-        "dealer_seconds": statistics.median(query.dealer_seconds for query in queries),
+        "dealer_seconds": median(query.dealer_seconds for query in queries),
         "offline_bytes": queries[0].offline_bytes,
     }
     if making := queries[0].making:
         dealt["bytes_per_party"] += max(int(entry["total"]["sent"]) for entry in making)
-        made = statistics.median(max(entry["total"]["cpu_seconds"] for entry in query.making) for query in queries)
-        prepared = statistics.median(query.prepare_cpu_seconds for query in queries) / 2
+        made = median(max(entry["total"]["cpu_seconds"] for entry in query.making) for query in queries)
+        prepared = median(query.prepare_cpu_seconds for query in queries) / 2
         dealt["cpu_seconds_per_party"] = online_cpu + made + prepared
-    return [{"system": way.name, **common, **online}, {"system": f"{way.name}, {way.offline}", **common, **dealt}]
-
-
-def _median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return [{"system": name, **common, **online}, {"system": f"{name}, {ahead}", **common, **dealt}]
 
 
 def _difference(answers: list[np.ndarray], expected: np.ndarray) -> float:
     return max(float(np.abs(logits - expected).max()) for logits in answers)
 
 
-def measure(system: SystemName = "crypten", repeats: int = 7, folder: Path = FOLDER, only: str = "") -> dict[str, Any]:
+def measure(system: str = "crypten", repeats: int = 7, folder: Path = FOLDER, only: str = "") -> dict[str, Any]:
     """ResNet-18 at 32×32 at the budgets whose name contains `only`; the other system is installed in `folder`."""
     rows = []
-    for variant, relus in VARIANTS.items():
-        if only not in variant:
-            continue
+    for variant, relus in ((name, count) for name, count in VARIANTS.items() if only in name):
         warn(f"peers: {variant}")
         program = build_program("resnet18", 32, relus)
         rows += compare(SYSTEMS[system], variant, program, random_inputs(program, 1), repeats, folder)
-    notes = list(_NOTES[system])
+    notes = list(SYSTEMS[system].notes)
     return {"network": "resnet18", "image_size": 32, "repeats": repeats, "rows": rows, "notes": notes}

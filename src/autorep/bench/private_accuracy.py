@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from autorep import data, zoo
+from autorep import data
 from autorep.mpc.local import LocalPair
 from autorep.mpc.two_party.names import PreparationName
 from autorep.program.agreement import agreement, rounding_error
@@ -63,10 +63,3 @@ def calibrated(saved: SavedModel, dataset: data.Dataset) -> Program:
 def pixels(images: data.Images, count: int) -> np.ndarray:
     """The first images, each value in [0, 1]."""
     return images.take(torch.arange(min(count, len(images)))).numpy() / 255.0
-
-
-def note_in_zoo(name: str, result: dict[str, Any]) -> None:
-    """Put the measured accuracies beside the other facts of a model of the zoo."""
-    if name in zoo.names():
-        kept = ("images", "accuracy", "same_as_fixed", "ties", "rounding_error")
-        zoo.note(name, private={key: result[key] for key in kept})

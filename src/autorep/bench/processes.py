@@ -13,9 +13,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from autorep.errors import ProtocolError
+from autorep.mpc import tls
+from autorep.mpc.transport_tcp import TcpTransport, accept, connect
+
+TIMEOUT = 600.0
 
 
 def send(connection: Connection, message: dict[str, Any], *blobs: Any) -> None:
@@ -37,8 +42,24 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[bytes]]:
     return message, blobs
 
 
+def meet(control: Connection, party: int) -> tuple[socket.socket | None, int]:
+    """Party 0's accepted connection, on a free port that it tells; party 1's port to connect to (`introduce`)."""
+    if party == 1:
+        return None, receive(control)[0]["port"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        send(control, {"port": listener.getsockname()[1]})
+        return listener.accept()[0], 0
+
+
+def linked(raw: socket.socket | None, port: int, keys: Path) -> TcpTransport:
+    """The parties' link over what `meet` gave."""
+    if raw is not None:
+        return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
+    return connect("127.0.0.1", port, tls.client_context(keys / "party1"), "party0", TIMEOUT)
+
+
 class Processes:
-    """Two processes `python ARGUMENTS FD`, FD being the process's end of its control connection.
+    """Context manager: two processes `python ARGUMENTS FD`, FD being the process's end of its control connection.
 
     Args:
         arguments: of the interpreter, without the FD.
@@ -58,6 +79,13 @@ class Processes:
             self._processes.append(process)
             self.controls.append(Connection(ours.detach()))
 
+    def __enter__(self) -> Processes:
+        return self
+
+    def introduce(self) -> None:
+        """Tell party 1 the port on which party 0 waits for it."""
+        send(self.controls[1], receive(self.controls[0])[0])
+
     def send(self, messages: Sequence[dict[str, Any]], blobs: Sequence[Any] | None = None) -> None:
         """One message to each, with one blob each where given."""
         for party, control in enumerate(self.controls):
@@ -68,7 +96,7 @@ class Processes:
         answers = [receive(control) for control in self.controls]
         return [message for message, _ in answers], [blobs[0] for _, blobs in answers if blobs]
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End both; one that does not answer is killed."""
         for control in self.controls:
             with contextlib.suppress(OSError):  # that process ended already

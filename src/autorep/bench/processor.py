@@ -13,26 +13,24 @@ within REST_SECONDS is an error, since what its queries cost would not be known.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import numpy as np
 
-from autorep import _native
-from autorep.bench.networks import build_program, random_inputs
+from autorep.bench.networks import at_levels, random_inputs
 from autorep.bench.pair import Pair, Query
+from autorep.bench.setting import Setting
 from autorep.errors import ProtocolError
 from autorep.program.ir import Program
 from autorep.service.load import run_load, summary
 from autorep.service.local import LocalDeployment
+from autorep.service.processor_time import processor_seconds
 from autorep.service.web import authority
 
 CASES: tuple[tuple[str, int | None], ...] = (
@@ -42,61 +40,32 @@ CASES: tuple[tuple[str, int | None], ...] = (
     ("digits_net", 512),
 )
 CLIENTS = (1, 4, 16)
-_TICK = 1 / os.sysconf("SC_CLK_TCK")
 REST_SECONDS = 60.0
 _SETTLED = 0.03  # a deployment that spends less of a core than this has no kits left to make
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured.
-
-    Attributes:
-        repeats: queries of the engine; one more warms up.
-        service_queries: through a deployment; 0 leaves it out.
-        load_seconds: under load by each number of clients; 0 leaves it out.
-    """
-
-    repeats: int = 7
-    service_queries: int = 20
-    load_seconds: float = 4.0
-
-
 def measure(
-    cases: Sequence[tuple[str, int | None]] = CASES, levels: Sequence[str] = (), effort: Effort | None = None
+    cases: Sequence[tuple[str, int | None]] = CASES,
+    levels: Sequence[str] = (),
+    repeats: int = 7,
+    service_queries: int = 20,
+    load_seconds: float = 4.0,
 ) -> dict[str, Any]:
-    """One row per network, number of kept ReLUs and instruction-set level (the processor's best if none is given)."""
-    effort = effort or Effort()
-    rows = []
-    for network, relus in cases:
-        program = build_program(network, relus=relus)
-        for level in levels or (_native.simd(),):
-            with at_level(level):
-                row = {"network": network, "image_size": program.input.shape[-1], "relus": program.relu_count}
-                row |= {"simd": level, **engine(program, effort.repeats), **deployed(program, effort)}
-                rows.append(row)
-    return {**asdict(effort), "rows": rows}
+    """One row per network, number of kept ReLUs and instruction-set level (the processor's best if none is given).
 
-
-@contextlib.contextmanager
-def at_level(level: str) -> Iterator[None]:
-    """This process, and those it starts, compute at an instruction-set level."""
-    before = os.environ.get("AUTOREP_SIMD")
-    os.environ["AUTOREP_SIMD"] = level
-    _native.set_simd(level)
-    try:
-        yield
-    finally:
-        _native.set_simd("auto")
-        os.environ.pop("AUTOREP_SIMD")
-        if before is not None:
-            os.environ["AUTOREP_SIMD"] = before
+    So many queries of the engine and through a deployment, and seconds under load by each number of clients.
+    """
+    rows = [
+        row | engine(program, repeats) | deployed(program, service_queries, load_seconds)
+        for program, row in at_levels(cases, levels)
+    ]
+    return {"repeats": repeats, "service_queries": service_queries, "load_seconds": load_seconds, "rows": rows}
 
 
 def engine(program: Program, repeats: int) -> dict[str, Any]:
     """Medians over `repeats` queries, after one that warms up; both parties together."""
-    with Pair(program) as pair:
-        queries = [pair.query(random_inputs(program, 1)) for _ in range(repeats + 1)][1:]
+    with Pair(program, Setting(repeats=repeats)) as pair:
+        queries = pair.queries(random_inputs(program, 1))
 
     def median(of: Any) -> float:
         return statistics.median(of(query) for query in queries)
@@ -113,15 +82,15 @@ def engine(program: Program, repeats: int) -> dict[str, Any]:
     return {"cpu_seconds": parts, "total_cpu_seconds": sum(parts.values()), "offline_bytes": queries[0].offline_bytes}
 
 
-def deployed(program: Program, effort: Effort) -> dict[str, Any]:
-    """Of one deployment: what a query costs a single client's servers, then how it fares under load."""
+def deployed(program: Program, queries: int, seconds: float) -> dict[str, Any]:
+    """Of one deployment: what a query costs a single client's servers, then how it fares under load; 0 leaves out."""
     found: dict[str, Any] = {}
-    if effort.service_queries or effort.load_seconds:
+    if queries or seconds:
         with LocalDeployment(program, prepare=8) as deployment:
-            if effort.service_queries:
-                found["service"] = service(deployment, program, effort.service_queries)
-            if effort.load_seconds:
-                found["load"] = load(deployment, program, effort.load_seconds)
+            if queries:
+                found["service"] = service(deployment, program, queries)
+            if seconds:
+                found["load"] = load(deployment, program, seconds)
     return found
 
 
@@ -150,33 +119,33 @@ def load(deployment: LocalDeployment, program: Program, seconds: float) -> list[
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(deployment.client(concurrency=1)) for _ in range(count)]
             run_load(clients, images, min(1.0, seconds))  # connections, caches
-            before, runs = _spent(deployment), _metric(deployment, 0, "autorep_runs_total")
+            before, runs = _spent(deployment), _runs(deployment)
             result = summary(*run_load(clients, images, seconds))
             spent = sum(_spent(deployment).values()) - sum(before.values())
-            runs = _metric(deployment, 0, "autorep_runs_total") - runs
+            runs = _runs(deployment) - runs
             answered = max(1, result["answered"])
             results.append({**result, "cpu_seconds": spent / answered, "queries_a_run": answered / max(1.0, runs)})
     return results
 
 
-def _metrics(deployment: LocalDeployment, party: int) -> str:
+def _metric(deployment: LocalDeployment, name: str, parties: Sequence[int]) -> dict[str, float]:
+    """What these servers together count under a name, by the value of its first label."""
+    found: defaultdict[str, float] = defaultdict(float)
     with httpx.Client(verify=authority(deployment.ca), timeout=20) as web:
-        return web.get(f"{deployment.urls[party]}/metrics").text
-
-
-def _metric(deployment: LocalDeployment, party: int, name: str) -> float:
-    found = re.search(rf"^{name}\{{.*\}} (\S+)$", _metrics(deployment, party), re.MULTILINE)
-    return float(found[1]) if found else 0.0
+        for party in parties:
+            text = web.get(f"{deployment.urls[party]}/metrics").text
+            for label, value in re.findall(rf'^{name}\{{\w+="([^"]*)".*\}} (\S+)$', text, re.MULTILINE):
+                found[label] += float(value)
+    return dict(found)
 
 
 def _parts(deployment: LocalDeployment) -> dict[str, float]:
     """Processor seconds of both servers by what their threads did."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for party in (0, 1):
-        text = _metrics(deployment, party)
-        for part, seconds in re.findall(r'^autorep_processor_seconds_total\{part="(\w+)"\} (\S+)$', text, re.MULTILINE):
-            found[part] += float(seconds)
-    return dict(found)
+    return _metric(deployment, "autorep_processor_seconds_total", (0, 1))
+
+
+def _runs(deployment: LocalDeployment) -> float:
+    return sum(_metric(deployment, "autorep_runs_total", (0,)).values())
 
 
 def _settle(deployment: LocalDeployment, window: float = 1.0) -> None:
@@ -194,21 +163,3 @@ def _settle(deployment: LocalDeployment, window: float = 1.0) -> None:
 
 def _spent(deployment: LocalDeployment) -> dict[str, float]:
     return {role: processor_seconds(process.pid) for role, process in deployment.processes.items()}
-
-
-def processor_seconds(pid: int) -> float:
-    """User and system time of a process and of its descendants, ended ones included."""
-    return sum(_own_seconds(one) for one in (pid, *_descendants(pid)))
-
-
-def _own_seconds(pid: int) -> float:
-    # Fields after the name, which is in brackets: 11 to 14 are times of itself and of ended children, user and system.
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:15]) * _TICK
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text(encoding="ascii").split():
-            yield int(child)
-            yield from _descendants(int(child))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from autorep.errors import ConfigError
 from autorep.provenance import provenance
 
 RESULTS = Path("bench") / "results"
@@ -19,15 +18,3 @@ def record(name: str, result: dict[str, Any], command: str | None = None, folder
     document = {"name": name, **provenance(command), "result": result}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
-    """A recorded result and its provenance."""
-    path = folder / f"{name}.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such result; run the benchmark that records it (`autorep bench all`)") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON ({error}); record it anew") from None
-    return document

@@ -18,6 +18,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -39,17 +40,47 @@ METHODS = ("ramp", "penalty", "snl", "snip", "taylor", "senet", "bcd", "random",
 BARS = {"replacement_over_distillation": 1.35, "default_over_faithful": 1.2}
 
 
-def measure(
-    networks: tuple[str, ...] = ("resnet20", "resnet18"),
-    steps: int = 12,
-    batch_size: int = 128,
-    threads: int | None = None,
-    precision: Literal["float32", "bfloat16"] = "float32",
-) -> dict[str, Any]:
-    """Median step time of each kind for each network on random images; kinds take turns, so noise hits all alike."""
+@dataclass(frozen=True)
+class Effort:
+    """How training steps are measured; threads: torch's own choice if none is given."""
+
+    steps: int = 12
+    batch_size: int = 128
+    threads: int | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    def times(self, network: str, kinds: Sequence[str]) -> dict[str, list[float]]:
+        """Seconds of a step of each kind on random images, round by round; kinds take turns: noise hits all alike."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        _native.keep_freed_memory()  # as training does
+        torch.manual_seed(0)
+        entry = models.spec(network)
+        x = torch.randn(self.batch_size, entry.channels, entry.image_size, entry.image_size)
+        x, y = x.contiguous(memory_format=torch.channels_last), torch.randint(10, (self.batch_size,))
+        takes = {kind: _step(kind, network, x, y, self.precision == "bfloat16") for kind in kinds}
+        times: dict[str, list[float]] = {kind: [] for kind in takes}
+        for number in range(-(-self.steps // 2) + 2):  # the first two rounds warm up
+            for kind, take in takes.items():
+                started = time.perf_counter()
+                take()
+                take()
+                if number >= 2:
+                    times[kind].append((time.perf_counter() - started) / 2)
+        return times
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "threads": torch.get_num_threads()}
+
+
+USUAL = Effort()
+
+
+def measure(networks: Sequence[str] = ("resnet20", "resnet18"), effort: Effort = USUAL) -> dict[str, Any]:
+    """Median step time of each kind for each network."""
     rows = []
     for network in networks:
-        times = _times(network, STEPS, steps, batch_size, threads, precision == "bfloat16")
+        times = effort.times(network, STEPS)
         for recipe, (first, second) in PHASES.items():
             share = _first_phase(recipe)
             times[recipe] = [share * a + (1 - share) * b for a, b in zip(times[first], times[second])]
@@ -57,52 +88,20 @@ def measure(
         rows.append(
             {
                 "network": network,
-                "images_per_second": {kind: round(batch_size / value, 1) for kind, value in medians.items()},
+                "images_per_second": {kind: round(effort.batch_size / value, 1) for kind, value in medians.items()},
                 "seconds_per_step": {kind: round(value, 4) for kind, value in medians.items()},
                 **{name: round(_ratio(times, *name.split("_over_")), 3) for name in BARS},
             }
         )
-    setup = {"batch_size": batch_size, "steps": steps, "threads": torch.get_num_threads(), "precision": precision}
-    return {**setup, "bars": BARS, "networks": rows}
+    return {**effort.to_json(), "bars": BARS, "networks": rows}
 
 
-def measure_methods(
-    network: str = "resnet20",
-    steps: int = 12,
-    batch_size: int = 128,
-    threads: int | None = None,
-    precision: Literal["float32", "bfloat16"] = "float32",
-) -> dict[str, Any]:
+def measure_methods(network: str = "resnet20", effort: Effort = USUAL) -> dict[str, Any]:
     """How many times as long as a distillation step a step of each method takes, by the median of rounds."""
-    times = _times(network, ("distillation", *METHODS), steps, batch_size, threads, precision == "bfloat16")
+    times = effort.times(network, ("distillation", *METHODS))
     ratios = {method: round(_ratio(times, method, "distillation"), 3) for method in METHODS}
-    setup = {"batch_size": batch_size, "steps": steps, "threads": torch.get_num_threads(), "precision": precision}
-    return {**setup, "network": network, "bar": BARS["replacement_over_distillation"], "over_distillation": ratios}
-
-
-def _times(
-    network: str, kinds: Sequence[str], steps: int, batch_size: int, threads: int | None, half: bool
-) -> dict[str, list[float]]:
-    """Seconds of a step of each kind on random images, round by round; kinds take turns, so noise hits all alike."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    _native.keep_freed_memory()  # as training does
-    torch.manual_seed(0)
-    entry = models.spec(network)
-    x = torch.randn(batch_size, entry.channels, entry.image_size, entry.image_size).contiguous(
-        memory_format=torch.channels_last
-    )
-    y = torch.randint(10, (batch_size,))
-    takes = {kind: _step(kind, network, x, y, half) for kind in kinds}
-    times: dict[str, list[float]] = {kind: [] for kind in takes}
-    for number in range(-(-steps // 2) + 2):  # the first two rounds warm up
-        for kind, take in takes.items():
-            started = time.perf_counter()
-            take()
-            take()
-            if number >= 2:
-                times[kind].append((time.perf_counter() - started) / 2)
-    return times
+    bar = BARS["replacement_over_distillation"]
+    return {**effort.to_json(), "network": network, "bar": bar, "over_distillation": ratios}
 
 
 def _first_phase(recipe: str) -> float:

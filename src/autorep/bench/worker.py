@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
+import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,16 +27,12 @@ import numpy as np
 from autorep import _native
 from autorep.bench import processes
 from autorep.errors import AutorepError, ConfigError
-from autorep.mpc import tls
 from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.cost import LINKS
 from autorep.mpc.party import Party
 from autorep.mpc.transport import Ledger, Throttled, Transport, handshake
-from autorep.mpc.transport_tcp import accept, connect
 from autorep.mpc.two_party.model import Maker, TwoPartyModel
 from autorep.program import files
-
-TIMEOUT = 600.0
 
 
 def memory_bytes(field: str) -> int:
@@ -43,11 +40,17 @@ def memory_bytes(field: str) -> int:
 
     `getrusage` would not do: its maximum includes the process that started this one.
     """
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) * 1024
+    if found := re.search(
+        rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
+    ):
+        return int(found[1]) * 1024
     raise ConfigError(f"/proc/self/status has no {field}; memory can only be measured on Linux")
+
+
+def watch() -> Callable[[], dict[str, float]]:
+    """Call it again for the seconds since, by the clock and of this process's processor."""
+    started, cpu = time.perf_counter(), time.process_time()
+    return lambda: {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
 
 
 class Worker:
@@ -59,19 +62,14 @@ class Worker:
 
     def serve(self) -> None:
         """Answer messages until told to stop."""
+        actions: dict[str, Callable[..., None]]
+        actions = {"start": self._start, "make": self._make, "prepare": self._prepare, "run": self._run}
         while True:
             message, blobs = processes.receive(self._control)
             action = message.pop("do")
             if action == "stop":
                 return
-            if action == "start":
-                self._start(**message)
-            elif action == "make":
-                self._make(**message)
-            elif action == "prepare":
-                self._prepare(Path(message["path"]))
-            elif action == "run":
-                self._run(blobs[0])
+            actions[action](*blobs, **message)
 
     def _start(
         self, party: int, folder: str, model_seed: str, blinding_id: str, comparison: str, preparation: str, link: str,
@@ -83,10 +81,11 @@ class Worker:
         shares = files.load_party(Path(folder) / f"party{party}", program).shares
         self.party = Party(program, shares, party, comparison)  # type: ignore[arg-type]  # checked by the caller
         del shares  # set-up frees them one by one
-        self.link = self._connect(party, Path(folder) / "keys")
+        met = processes.meet(self._control, party)
+        self.link: Transport = processes.linked(*met, Path(folder) / "keys")
         hello = {"party": party, "program": self.party.program_hash.hex(), "comparison": comparison}
         handshake(self.link, hello)
-        started = time.perf_counter()
+        spent = watch()
         seed, known_as = bytes.fromhex(model_seed), bytes.fromhex(blinding_id)
         if preparation == "dealer":
             self.party.setup(BlindedModel(program, party, self.link, seed, known_as))
@@ -96,68 +95,52 @@ class Worker:
             self.party.setup(model)
             self.maker = Maker(model, self.link)
         _native.keep_freed_memory()
-        seconds = time.perf_counter() - started
-        once = self.link.ledger.total("offline")
+        once = {"setup_seconds": spent()["seconds"], "setup_bytes": self.link.ledger.total("offline").sent}
         if preparation == "dealer":
             self._slow_down(link)
-        processes.send(self._control, {"setup_seconds": seconds, "setup_bytes": once.sent, "simd": _native.simd()})
+        processes.send(self._control, {**once, "simd": _native.simd()})
 
     def _slow_down(self, link: str) -> None:
         speed = LINKS[link]
         if speed.bytes_per_second is not None:
             self.link = Throttled(self.link, speed.bytes_per_second, speed.one_way_delay)
 
-    def _connect(self, party: int, keys: Path) -> Transport:
-        """Party 0 listens on a free port and tells it; the benchmark passes it on to party 1."""
-        if party == 1:
-            port = processes.receive(self._control)[0]["port"]
-            return connect("127.0.0.1", port, tls.client_context(keys / "party1"), "party0", TIMEOUT)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            processes.send(self._control, {"port": listener.getsockname()[1]})
-            raw, _ = listener.accept()
-        return accept(raw, tls.server_context(keys / "party0"), {"party1"}, TIMEOUT)
-
     def _make(self, count: int, batch: int) -> None:
         """Kits made with the other party, kept in memory."""
         self.link.phase, self.link.ledger = "offline", Ledger()
-        started, cpu = time.perf_counter(), time.process_time()
+        spent = watch()
         self.kits = [kit for _, kit in self.maker.make(count, batch)]
-        seconds, busy = time.perf_counter() - started, time.process_time() - cpu
-        sent = self.link.ledger.total("offline").sent
+        sent, sizes = self.link.ledger.total("offline").sent, sum(len(kit) for kit in self.kits)
+        total = {**spent(), "sent": sent, "kit_bytes": sizes}
         self.link.phase = "online"
-        sizes = sum(len(kit) for kit in self.kits)
-        parts = {name: asdict(spent) for name, spent in self.maker.account.parts.items()}
-        spent = {"seconds": seconds, "cpu_seconds": busy, "sent": sent, "kit_bytes": sizes}
-        processes.send(self._control, {"total": spent, **parts})
+        parts = {name: asdict(part) for name, part in self.maker.account.parts.items()}
+        processes.send(self._control, {"total": total, **parts})
 
-    def _prepare(self, path: Path) -> None:
+    def _prepare(self, path: str) -> None:
         """A dealer's kit is mapped, not read, and its name removed, as the store does."""
         kit: bytes | memoryview
         if self.kits:
             kit = self.kits.pop()
         else:
-            with path.open("rb") as file:
+            with open(path, "rb") as file:
                 kit = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            path.unlink()
-        started, cpu = time.perf_counter(), time.process_time()
+            os.unlink(path)
+        spent = watch()
         self.query = self.party.prepare(self.party.source(kit))
-        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        processes.send(self._control, spent)
+        processes.send(self._control, spent())
 
     def _run(self, share: bytes) -> None:
         self.link.ledger = Ledger()
         query = self.query
         del self.query  # so that its kit goes before the next one comes
-        shape = (query.batch, *self.party.program.input.shape)
-        started, cpu = time.perf_counter(), time.process_time()
+        shape, spent = (query.batch, *self.party.program.input.shape), watch()
         answer = self.party.run(self.link, query, np.frombuffer(share, np.uint64).reshape(shape))
-        seconds, busy = time.perf_counter() - started, time.process_time() - cpu
+        took = spent()
         processes.send(self._control, {}, np.ascontiguousarray(answer))
         total = self.link.ledger.total("online")
         moved = {label: [e.sent, e.rounds, e.seconds] for label, e in self.link.ledger.layers("online").items()}
         result: dict[str, Any] = {
-            "seconds": seconds,
-            "cpu_seconds": busy,
+            **took,
             "exchange_cpu_seconds": total.cpu_seconds,
             "rounds": total.rounds,
             "bytes": total.sent,

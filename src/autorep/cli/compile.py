@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from autorep.cli.named import calibration_pixels, first_pixels, is_network, load_program, network, program_of
+from autorep.cli.named import calibration_pixels, first_pixels, is_network, load_program, network, program_of, sketch
 from autorep.cli.output import emit, megabytes, table, writable
 from autorep.errors import ConfigError
 from autorep.settings import require
@@ -276,7 +276,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Cost:
-    """Rounds, bytes, key material and estimated latency of one private inference, before any training or run."""
+    """Rounds, bytes, kits and estimated latency of one private inference, before any training or run."""
 
     model: str | None = None
     """A network (name or FILE.py:FUNCTION): built with random weights, ReLUs kept evenly over the layers. Or a finished
@@ -373,8 +373,6 @@ class Cost:
                     f"cost: {self.model} is finished: --image-size, --classes and --relus are for networks"
                 )
             return program_of(self.model)
-        from autorep.bench.networks import sketch
-
         return sketch(self.model, self.image_size, self.relus, self.classes)
 
 

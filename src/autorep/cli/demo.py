@@ -62,11 +62,12 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
     import torch
 
     from autorep import data, training
-    from autorep.bench.pi import layer_seconds
+    from autorep.bench.pi import measure
+    from autorep.bench.setting import Setting
+    from autorep.cli.demo_page import WORDS, write_demo_page
     from autorep.preprocessing import picture_address
     from autorep.program.agreement import agreement, leads, rounding_error
     from autorep.program.files import save
-    from autorep.report.demo_page import write_demo_page
     from autorep.service.local import LocalDeployment
     from autorep.training.compiled import compile_saved
 
@@ -109,7 +110,7 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
 
     _say(6, "compare private with fixed point, and time every layer")
     checked = agreement(fixed, private, error)
-    layers = layer_seconds(program, images[:1])
+    layers = measure(program, Setting(repeats=14))["layers"]
     without_dealer = _without_dealer(program, images[:WITHOUT_DEALER], fixed[:WITHOUT_DEALER])
 
     _say(7, "write the report")
@@ -128,7 +129,10 @@ def demonstrate(settings: Demo) -> dict[str, Any]:
         "per_image": _per_image(answers, program),
         "agreement": {**asdict(checked), "holds": checked.holds},
         "without_dealer": without_dealer,
-        "layers": [{"name": name, "kind": kind, "seconds": seconds} for name, kind, seconds in layers],
+        "layers": [
+            {"name": row["name"], "kind": WORDS.get(row["operation"], "other"), "seconds": row["seconds"]}
+            for row in layers
+        ],
         "seconds": round(time.perf_counter() - started, 1),
         "report": str(out / "report.html"),
     }

@@ -100,16 +100,14 @@ class Experiment:
 
     def _timed(self, found: Outcome, program: Program | None) -> Outcome:
         """With the seconds of private inference: by the cost model on every link, measured where it was asked for."""
-        import numpy as np
-
         from autorep.bench.pi import measure
+        from autorep.bench.setting import Setting
         from autorep.training.experiment import private_seconds
 
         if program is None:
             return found
-        pixels = np.random.default_rng(0).random((1, *program.input.shape), np.float32)
         measured: dict[str, float] = {
-            link: measure(program, pixels, link=link)["online_seconds"] for link in self.measure
+            link: measure(program, Setting(link=link))["online_seconds"] for link in self.measure
         }
         return replace(found, private_seconds=private_seconds(program), measured_seconds=measured)
 
@@ -126,7 +124,7 @@ def find(name: str) -> Path:
 
 def _figure(path: Path, names: Any, outcomes: list[Any]) -> None:
     """Accuracy against ReLUs, a line a series."""
-    from autorep.report.frontier_figures import Series, frontier
+    from autorep.report.figures import Series, frontier
 
     lines: list[Series] = []
     for name in names:

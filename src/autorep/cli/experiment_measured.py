@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autorep.cli.named import sketch
 from autorep.cli.output import table, told, write
 from autorep.errors import ConfigError
 from autorep.settings import read_toml
@@ -48,7 +49,6 @@ def squared_error(name: str, mean: float, deviation: float) -> float:
 
 def cost(path: Path, folder: Path) -> int:
     """Estimated seconds of one private inference by ReLUs kept; fewer ReLUs must cost less."""
-    from autorep.bench.networks import sketch
     from autorep.mpc import cost as model
 
     document = _read(path, {"model", "link", "relus"})
@@ -69,7 +69,6 @@ def cost(path: Path, folder: Path) -> int:
 def networks(path: Path, folder: Path) -> int:
     """What one private inference of different networks sends, prepares and takes."""
     from autorep import models
-    from autorep.bench.networks import sketch
     from autorep.mpc import cost as model
     from autorep.program.ir import Sign
 

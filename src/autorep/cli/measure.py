@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autorep.bench.record import record
+from autorep.bench.setting import Setting
 from autorep.cli.output import emit, megabytes, table
 from autorep.errors import ConfigError
 from autorep.report import tables
@@ -31,7 +32,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class PrivateInference(Measurement):
+class PrivateInference(Setting, Measurement):
     """Latency, bytes, rounds and memory of private inference: two processes, TLS on loopback, random weights."""
 
     network: str = "resnet18"
@@ -42,36 +43,15 @@ class PrivateInference(Measurement):
     """ReLUs to keep, spread over the layers in proportion; `all` keeps every one."""
     lines: tuple[str, ...] = ()
     """Layers (see `autorep count`) whose activations are straight lines, as a budget in seconds may make them."""
-    batch: int = 1
-    """Images in one query."""
-    link: Literal["loopback", "lan", "wan"] = "loopback"
-    """loopback; lan: 1 GB/s and 0.1 ms round trip; wan: 100 Mb/s and 40 ms round trip."""
-    threads: int = 1
-    """Threads of each party; with 1 each party is pinned to a core of its own."""
-    repeats: int = 7
-    """Queries measured, each with fresh randomness; one more warms up."""
-    comparison: Literal["dcf", "short", "bits"] | None = None
-    """How a kept ReLU is compared; default is dcf with a dealer, bits without."""
-    preparation: Literal["dealer", "two-party", "ot"] = "dealer"
-    """Who makes the correlated randomness: a dealer, or the two servers (by ring-LWE, or by transfers alone)."""
 
     def run(self) -> int:
-        from autorep.bench.networks import build_program, random_inputs
+        from autorep.bench.networks import build_program
         from autorep.bench.pi import measure
 
         if self.batch < 1 or self.repeats < 1 or self.threads < 1:
             raise ConfigError("--batch, --repeats and --threads must be at least 1")
         program = build_program(self.network, self.image_size, parse_relus(self.relus), lines=self.lines)
-        result = {"lines": len(self.lines)} if self.lines else {}
-        result |= measure(
-            program,
-            random_inputs(program, self.batch),
-            repeats=self.repeats,
-            link=self.link,
-            threads=self.threads,
-            comparison=self.comparison,
-            preparation=self.preparation,
-        )
+        result = ({"lines": len(self.lines)} if self.lines else {}) | measure(program, self)
         self.finish(result, describe_inference(result))
         return 0 if result["agrees"] else 1
 
@@ -160,10 +140,10 @@ class Processor(Measurement):
     """Seconds under load by each number of clients; 0 leaves it out."""
 
     def run(self) -> int:
-        from autorep.bench.processor import CASES, Effort, measure
+        from autorep.bench.processor import CASES, measure
 
         cases = parse_cases(self.cases) or CASES
-        result = measure(cases, self.levels, Effort(self.repeats, self.service_queries, self.load_seconds))
+        result = measure(cases, self.levels, self.repeats, self.service_queries, self.load_seconds)
         texts = [tables.processor(result).text()]
         if self.load_seconds:
             texts.append(tables.load(result).text())
@@ -266,14 +246,15 @@ class Train(Measurement):
     """Of forward and backward passes."""
 
     def run(self) -> int:
-        from autorep.bench.train import measure, measure_methods
+        from autorep.bench.train import Effort, measure, measure_methods
 
+        effort = Effort(3 if self.quick else 12, threads=self.threads, precision=self.precision)
         if self.methods:
-            found = measure_methods("resnet20", 3 if self.quick else 12, threads=self.threads, precision=self.precision)
+            found = measure_methods("resnet20", effort)
             self.finish(found, tables.method_speed(found).text())
             return 0 if max(found["over_distillation"].values()) <= found["bar"] else 1
         networks = ("resnet20",) if self.quick else ("resnet20", "resnet18")
-        result = measure(networks, 3 if self.quick else 12, threads=self.threads, precision=self.precision)
+        result = measure(networks, effort)
         self.finish(result, tables.speed(result).text())
         return 0 if all(row[name] <= bar for row in result["networks"] for name, bar in result["bars"].items()) else 1
 

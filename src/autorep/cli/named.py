@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -46,6 +47,30 @@ def network(name: str, input_shape: tuple[int, ...] = ()) -> tuple[nn.Module, to
         return models.create(name), torch.zeros(1, *shape)
     saved = zoo.load(name)
     return saved.model, torch.zeros(1, *(input_shape or saved.input_shape))
+
+
+def sketch(
+    network: str,
+    image_size: int | None = None,
+    relus: int | None = None,
+    classes: int | None = None,
+    lines: Collection[str] = (),
+) -> Program:
+    """A network by name with random weights and widths for assumed ranges, keeping `relus` ReLUs spread evenly."""
+    import torch
+
+    from autorep import models
+    from autorep.bench.networks import KINDS, spread_
+    from autorep.compiler.compile import sketch_program
+    from autorep.replacement import replace_activations_
+
+    spec = models.spec(network)
+    size = spec.image_size if image_size is None else image_size
+    model = models.create(network, classes, size).eval()
+    example = torch.zeros(2, spec.channels, size, size)
+    if relus is not None or lines:
+        spread_(replace_activations_(model, example, kinds=KINDS), relus, lines=lines)
+    return sketch_program(model, example)
 
 
 def stored_program(name: str | Path) -> Program | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autorep.errors import ConfigError
-from autorep.report.table import Table, megabytes
+from autorep.table import Table, megabytes
 
 __all__ = ["emit", "megabytes", "table", "told", "writable", "write"]
 

@@ -141,7 +141,7 @@ class Zoo:
 
     def run(self) -> int:
         from autorep.data.specs import title
-        from autorep.report.table import percent
+        from autorep.table import percent
         from autorep.zoo import catalogue
 
         entries = catalogue()

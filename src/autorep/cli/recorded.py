@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from autorep.bench.record import RESULTS, load, record
+from autorep.bench.record import RESULTS, record
 from autorep.cli.output import emit
 from autorep.errors import ConfigError
 from autorep.report import tables
@@ -79,7 +79,7 @@ class Zoo:
 
     def run(self) -> int:
         from autorep import zoo
-        from autorep.bench.private_accuracy import note_in_zoo, private_accuracy
+        from autorep.bench.private_accuracy import private_accuracy
 
         results = {}
         for name in self.models or zoo.names():
@@ -88,11 +88,13 @@ class Zoo:
             results[name] = private_accuracy(
                 saved, dataset, self.images, self.batch, progress=self.json != "-", preparation=self.preparation
             )
-            if self.record and self.preparation == "dealer":
-                note_in_zoo(name, results[name])
+            if self.record and self.preparation == "dealer" and name in zoo.names():
+                kept = ("images", "accuracy", "same_as_fixed", "ties", "rounding_error")
+                zoo.note(name, private={key: results[name][key] for key in kept})
         if self.record:
             file = "zoo" if self.preparation == "dealer" else f"zoo-{self.preparation}"
-            before = load(file)["result"]["models"] if (RESULTS / f"{file}.json").exists() else {}
+            path = RESULTS / f"{file}.json"
+            before = collect([path]).records[0].result["models"] if path.exists() else {}
             record(file, {"models": before | results})
         emit({"models": results}, tables.zoo({"models": results}).text(), self.json)
         return 0 if all(result["holds"] for result in results.values()) else 1

@@ -15,13 +15,12 @@ from autorep.errors import DataError
 from autorep.report.collect import Sources, TrainingRun, collect, differing, origin
 from autorep.report.cost_sections import breakdown_sections, growth_sections, peers_sections, processor_sections
 from autorep.report.experiment_sections import experiment_sections
-from autorep.report.frontier_figures import Series, frontier, grouped_bars
+from autorep.report.figures import Series, frontier, grouped_bars, relu_maps, relus_by_layer, training_curves
 from autorep.report.headlines import headlines
-from autorep.report.network_figures import relu_maps, relus_by_layer, training_curves
 from autorep.report.page import Page, Section, slug
 from autorep.report.published import PUBLISHED
-from autorep.report.table import Table
-from autorep.report.tables import is_plain, zoo
+from autorep.report.tables import zoo
+from autorep.table import Table
 
 ABLATIONS = {
     "function": ("Function", "What replaced activations become, everything else equal."),
@@ -29,6 +28,12 @@ ABLATIONS = {
     "hysteresis": ("Hysteresis", "Half-width of the band in which a mask does not flip, everything else equal."),
     "recipe": ("Recipe", "The default recipe against the paper's own, at equal epochs and budget."),
 }
+
+
+HELD_OUT = (
+    " Held-out accuracy lies above the test accuracy because the all-ReLU network that a run starts from had been "
+    "trained on those images too: it ranks the epochs of a run and does not predict the test figure."
+)
 
 
 def build(paths: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -81,97 +86,99 @@ def _finished(sources: Sources) -> list[TrainingRun]:
     return [run for run in sources.runs if run.logged and run.is_replacement and "test_accuracy" in run.result]
 
 
+def _by_network(runs: Iterable[TrainingRun]) -> Iterable[tuple[tuple[str, str], list[TrainingRun]]]:
+    """Runs of one network on one data set together."""
+    groups: dict[tuple[str, str], list[TrainingRun]] = defaultdict(list)
+    for run in runs:
+        groups[str(run.settings.get("model")), str(run.settings.get("data"))].append(run)
+    return groups.items()
+
+
 def _frontier_sections(sources: Sources) -> Iterator[Section]:
     """Accuracy against ReLUs, one figure per network and data set; with published points of that very network."""
-    groups: dict[tuple[str, str], list[TrainingRun]] = defaultdict(list)
-    for run in _finished(sources):
-        groups[run.settings["model"], run.settings.get("data", "unknown")].append(run)
-    for (network, name), runs in groups.items():
+    for (network, name), runs in _by_network(_finished(sources)):
         ours: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for run in runs:
-            epochs = run.settings.get("epochs", 0)
+            epochs, result = run.settings.get("epochs", 0), run.result
             length = f"{epochs} epochs" if epochs else "no training"  # runs of one length make one frontier
-            ours[f"{run.settings.get('recipe')}, {length}"].append((run.result["relus"], run.result["test_accuracy"]))
-            if "teacher_test_accuracy" in run.result:
-                whole = (run.result["relus_total"], run.result["teacher_test_accuracy"])
-                if whole not in ours["all ReLU"]:
-                    ours["all ReLU"].append(whole)
-        series = [Series(label, points, ours=True) for label, points in ours.items()]
+            ours[f"{run.settings.get('recipe')}, {length}"].append((result["relus"], result["test_accuracy"]))
+            if "teacher_test_accuracy" in result:
+                ours["all ReLU"].append((result["relus_total"], result["teacher_test_accuracy"]))
         quoted: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for point in PUBLISHED:
             if (point.data, point.network) == (name, network) and point.accuracy is not None:
-                quoted[f"{point.method.replace(' (paper)', '')} (published)"].append((point.relus, point.accuracy))
-        series += [Series(label, points) for label, points in quoted.items()]
-        rows = [(one.name, f"{x:,.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
-        yield Section(
+                quoted[f"{point.method} (published)"].append((point.relus, point.accuracy))
+        series = [Series(label, list(dict.fromkeys(points)), ours=True) for label, points in ours.items()]
+        yield _frontier(
             f"frontier-{slug(network)}-{name}",
             f"Accuracy against ReLUs: {models.title(network)} on {data.title(name)}",
             "Up and to the left is better."
             + (" Hollow markers are quoted from publications, not measured here." if quoted else ""),
-            frontier(series, "ReLUs kept", relus=True),
-            "; ".join(f"{label}: {y} % at {x} ReLUs" for label, x, y in rows),
-            Table(("run", "ReLUs", "accuracy, %"), rows, "lrr"),
-            folded=True,
+            [*series, *(Series(label, points) for label, points in quoted.items())],
+            ("run", "ReLUs"),
         )
+
+
+def _frontier(name: str, title: str, text: str, series: Sequence[Series], head: tuple[str, str]) -> Section:
+    """Accuracy against what `head` ends with: ReLUs, or ms of online latency."""
+    rows = [(one.name, f"{x:,.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
+    relus = head[1] == "ReLUs"
+    return Section(
+        name,
+        title,
+        text,
+        frontier(series, "ReLUs kept" if relus else "online latency, ms", relus),
+        "; ".join(f"{label}: {y} % at {x} {head[1]}" for label, x, y in rows),
+        Table((*head, "accuracy, %"), rows, "lr"),
+        folded=True,
+    )
 
 
 def _published_sections(sources: Sources) -> Iterator[Section]:
     """What others published, in a table of its own: for data sets we ran on and networks we measured."""
     ran = {run.settings.get("data") for run in _finished(sources)}
-    timed = {row["network"] for row in sources.results_with("network", "online_seconds")}
-    points = [p for p in PUBLISHED if p.accuracy is not None and (p.data in ran or p.network in timed)]
-    if not points:
-        return
-    names = [(p.method.replace(" (paper)", ""), models.title(p.network), data.title(p.data)) for p in points]
-    rows = [(*name, f"{p.relus:,}", f"{p.accuracy:.2f}") for name, p in zip(names, points)]
-    yield Section(
-        "published",
-        "Published accuracies",
-        "Quoted from publications, with their own networks, training lengths and machines; none was measured here.",
-        None,
-        "",
-        Table(("method", "network", "data set", "ReLUs", "accuracy, %"), rows, "lllrr"),
-        folded=True,
-    )
+    timed = {row["network"] for row in sources.inferences()}
+    rows = [
+        (p.method, models.title(p.network), data.title(p.data), f"{p.relus:,}", f"{p.accuracy:.2f}")
+        for p in PUBLISHED
+        if p.accuracy is not None and (p.data in ran or p.network in timed)
+    ]
+    if rows:
+        yield Section(
+            "published",
+            "Published accuracies",
+            "Quoted from publications, with their own networks, training lengths and machines; none was measured here.",
+            table=Table(("method", "network", "data set", "ReLUs", "accuracy, %"), rows, "lllr"),
+            folded=True,
+        )
 
 
 def _latency_frontier_sections(sources: Sources) -> Iterator[Section]:
     """The zoo's test accuracies by the online latency measured for the same network and count of ReLUs."""
     measured = {
-        (row["network"], row["image_size"], row["relus"]): 1000 * row["online_seconds"]
-        for row in sources.results_with("network", "image_size", "relus", "online_seconds")
-        if is_plain(row)
+        (row["network"], row["image_size"], row["relus"]): 1000 * row["online_seconds"] for row in sources.inferences()
     }
     lines: dict[str, dict[float, float]] = defaultdict(dict)
     for run in [run for run in sources.runs if not run.logged and "teacher_test_accuracy" in run.result]:
-        model, result = run.settings["model"], run.result
-        size = data.spec(run.settings["data"]).image_size
-        for relus, accuracy in (
-            (result["relus"], result["test_accuracy"]),
-            (result["relus_total"], result["teacher_test_accuracy"]),
-        ):
-            if (model, size, relus) in measured:
-                line = f"{models.title(model)}, {data.title(run.settings['data'])}"
-                lines[line][measured[model, size, relus]] = accuracy
-    series = [Series(name, list(points.items()), ours=True) for name, points in lines.items()]
-    if not series:
-        return
-    rows = [(one.name, f"{x:.0f}", f"{y:.2f}") for one in series for x, y in sorted(one.points)]
-    yield Section(
-        "frontier-latency",
-        "Accuracy against latency: models of the zoo",
-        "Accuracy on all test images, and the online latency of one image measured for the same network and count "
-        "of ReLUs (two processes, TLS on loopback, one core each). The right end of each line keeps all ReLUs.",
-        frontier(series, "online latency, ms", relus=False),
-        "; ".join(f"{label}: {y} % at {x} ms" for label, x, y in rows),
-        Table(("network and data set", "ms", "accuracy, %"), rows, "lrr"),
-        folded=True,
-    )
+        model, name, result = run.settings["model"], run.settings["data"], run.result
+        for relus, accuracy in (("relus", "test_accuracy"), ("relus_total", "teacher_test_accuracy")):
+            place = (model, data.spec(name).image_size, result[relus])
+            if place in measured:
+                lines[f"{models.title(model)}, {data.title(name)}"][measured[place]] = result[accuracy]
+    if lines:
+        yield _frontier(
+            "frontier-latency",
+            "Accuracy against latency: models of the zoo",
+            "Accuracy on all test images, and the online latency of one image measured for the same network and count "
+            "of ReLUs (two processes, TLS on loopback, one core each). The right end of each line keeps all ReLUs.",
+            [Series(name, list(points.items()), ours=True) for name, points in lines.items()],
+            ("network and data set", "ms"),
+        )
 
 
 def _zoo_sections(sources: Sources) -> Iterator[Section]:
     """Every finished model on the same real images in three ways."""
-    for record in (record for record in sources.records if record.name == "zoo"):
+    for record in sources.named("zoo"):
         yield Section(
             "zoo",
             "Models of the zoo: float, fixed point, private",
@@ -244,40 +251,23 @@ def _same_but(run: TrainingRun, other: TrainingRun, key: str) -> bool:
 
 def _training_sections(sources: Sources) -> Iterator[Section]:
     """Count, accuracy and flips by epoch, one figure per network and data set."""
-    groups: dict[tuple[str, str], list[TrainingRun]] = defaultdict(list)
-    for run in sources.runs:
-        if run.epochs and run.is_replacement:
-            groups[(str(run.settings.get("model")), str(run.settings.get("data")))].append(run)
-    for (model, name), runs in groups.items():
+    for (model, name), runs in _by_network(run for run in sources.runs if run.epochs and run.is_replacement):
         keys = [key for key in differing(runs) if key in ("recipe", "budget", *ABLATIONS, "epochs", "seed")]
         lines = [(_run_label(run, keys), run.epochs) for run in runs]
         yield Section(
             f"training-{slug(model)}-{name}",
             f"Training: {models.title(model)} on {data.title(name)}",
             "ReLUs kept, accuracy on images held out from training, and masks that flipped, after every epoch."
-            + _held_out_note(runs),
+            + (HELD_OUT if any(run.above_test for run in runs) else ""),
             training_curves(lines),
             "Line plots by epoch of ReLU count, held-out accuracy and mask flips.",
         )
-
-
-def _held_out_note(runs: Sequence[TrainingRun]) -> str:
-    """Why held-out accuracy may lie above the test's, where it does."""
-    higher = [run for run in runs if run.result.get("held_out_accuracy", 0) > run.result.get("test_accuracy", 100) + 1]
-    if not higher:
-        return ""
-    return (
-        " Held-out accuracy lies above the test accuracy because the all-ReLU network that a run starts from had been "
-        "trained on those images too: it ranks the epochs of a run and does not predict the test figure."
-    )
 
 
 def _run_label(run: TrainingRun, keys: list[str]) -> str:
     """Recipe, budget, and whatever else tells this run from the others."""
     budget = run.settings.get("budget", 0)
     kept = f"{100 * budget:g} %" if budget < 1 else f"{budget:,.0f}"
-    further = [f"{key.replace('_', ' ')} {run.settings.get(key)}" for key in keys if key not in ("recipe", "budget")]
-    recipe = str(run.settings.get("recipe", run.name))
-    if "recipe" in keys:  # what the recipe fills in differs with it
-        further = [text for text in further if not text.startswith(("penalty", "hysteresis"))]
-    return ", ".join([recipe, kept, *further])
+    told = {"recipe", "budget", *(["hysteresis"] if "recipe" in keys else [])}  # a recipe fills in its own
+    further = [f"{key} {run.settings.get(key)}" for key in keys if key not in told]
+    return ", ".join([str(run.settings.get("recipe", run.name)), kept, *further])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,10 @@ class TrainingRun:
     def is_replacement(self) -> bool:
         return "relus" in self.result or any("relus" in epoch for epoch in self.epochs)
 
+    @property
+    def above_test(self) -> bool:
+        return bool(self.result.get("held_out_accuracy", 0) > self.result.get("test_accuracy", 100) + 1)
+
     def masks(self) -> dict[str, np.ndarray]:
         """Layer -> boolean array (channels, rows, columns) of the kept ReLUs; empty without a finished model."""
         import numpy as np
@@ -67,7 +72,7 @@ class Record:
 
     name: str
     provenance: dict[str, Any]
-    result: Any
+    result: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,19 @@ class Sources:
     runs: list[TrainingRun] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
 
-    def results_with(self, *keys: str) -> list[dict[str, Any]]:
-        """Every recorded figure, however deeply nested, that has all these keys."""
-        return [found for record in self.records for found in walk(record.result) if all(k in found for k in keys)]
+    def named(self, pattern: str) -> list[Record]:
+        """Records of this name; with `*` for any part of it."""
+        return [record for record in self.records if fnmatch(record.name, pattern)]
+
+    def inferences(self) -> list[dict[str, Any]]:
+        """Plain private inferences at the processor's own level; `pi-LEVEL/` has those at a level that was forced."""
+        results = [record.result for record in self.records if not fnmatch(record.name, "pi-*")]
+        return [result for result in results if "operations" in result and is_plain(result)]
+
+
+def is_plain(result: dict[str, Any]) -> bool:
+    """One image over loopback, one core a party, the default comparison."""
+    return (result["link"], result["batch"], result["threads"], result["comparison"]) == ("loopback", 1, 1, "dcf")
 
 
 def collect(paths: Sequence[Path]) -> Sources:
@@ -162,17 +177,6 @@ def origin(records: Iterable[Record]) -> str:
     when = " to ".join(dict.fromkeys((min(dates), max(dates))))
     busy = ", busy with other work too, so that wall-clock says little" if busiest > _BUSY else ""
     return f"{' and '.join(machines)}{busy}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}, {when}"
-
-
-def walk(value: Any) -> Iterator[dict[str, Any]]:
-    """Every table inside a result, outer ones first."""
-    if isinstance(value, dict):
-        yield value
-        for inner in value.values():
-            yield from walk(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from walk(inner)
 
 
 def _read_json(path: Path) -> Any:

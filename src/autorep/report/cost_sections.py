@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autorep.report.collect import Sources
-from autorep.report.frontier_figures import growth_curves
-from autorep.report.network_figures import latency_stack
+from autorep.report.figures import growth_curves, latency_stack
 from autorep.report.page import Section
 from autorep.report.published import paper_latencies
-from autorep.report.table import thousands
-from autorep.report.tables import inference_title, inferences, is_plain, peers, processor
+from autorep.report.tables import inference_title, inferences, peers, processor
+from autorep.table import Table, milliseconds, thousands
 
 # operations by what a party does in them; all others are "everything else"
 PARTS = {
@@ -22,26 +21,35 @@ PARTS = {
 }
 
 
+Bars = Sequence[tuple[str, dict[str, float]]]
+Quoted = Sequence[tuple[str, float]]
+
+
 def breakdown_sections(sources: Sources) -> Iterator[Section]:
     """Online time stacked by part, for every network measured on loopback with one core a party."""
     found: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
-    for row in sources.results_with("network", "image_size", "relus", "online_seconds", "operations"):
-        if is_plain(row):
-            found[(row["network"], row["image_size"])][row["relus"]] = row
+    for row in sources.inferences():
+        found[(row["network"], row["image_size"])][row["relus"]] = row
     for (network, size), rows in found.items():
         ordered = [rows[relus] for relus in sorted(rows)]
         bars = [(f"{thousands(row['relus'])} ReLUs", _parts(row)) for row in ordered]
-        quoted = [(f"paper, {thousands(p.relus)}", p.seconds or 0.0) for p in paper_latencies(network, size)]
+        quoted = [(f"paper, {thousands(relus)}", took) for relus, took in paper_latencies(network, size).items()]
         note = " Dashed: latencies the paper states for two GPUs, quoted." if quoted else ""
-        yield Section(
+        yield _stacked(
             f"breakdown-{network.replace('_', '-')}-{size}",
             f"Where the time goes: {inference_title(ordered[0])}",
             "Online latency of one image between two processes over TLS on loopback, one core each, split by what "
             f"a party does.{note}{_inversion(ordered)}",
-            latency_stack(bars, quoted),
-            "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars),
+            bars,
             inferences(ordered),
+            quoted,
         )
+
+
+def _stacked(name: str, title: str, text: str, bars: Bars, table: Table, quoted: Quoted = ()) -> Section:
+    """Seconds of one image by part, one bar a row."""
+    told = "; ".join(f"{bar}: {milliseconds(sum(parts.values()), 0)}" for bar, parts in bars)
+    return Section(name, title, text, latency_stack(bars, quoted), told.replace("\n", ", "), table)
 
 
 def _parts(row: dict[str, Any]) -> dict[str, float]:
@@ -49,7 +57,7 @@ def _parts(row: dict[str, Any]) -> dict[str, float]:
 
     Parts are medians of their own and may add up to a little more than the median of the whole; they are then scaled.
     """
-    parts = {"linear layers": 0.0, "activations": 0.0, "exchanges": 0.0, "everything else": 0.0}
+    parts = dict.fromkeys((*PARTS.values(), "everything else"), 0.0)
     for name, seconds in row["operations"].items():
         parts[PARTS.get(name, "everything else")] += seconds
     whole, known = row["online_seconds"], sum(parts.values())
@@ -76,45 +84,38 @@ def _inversion(ordered: Sequence[dict[str, Any]]) -> str:
 
 def peers_sections(sources: Sources) -> Iterator[Section]:
     """Ours and other systems doing the same work in the same run; one section per recorded comparison."""
-    for record in sources.records:
-        if not record.name.startswith("peers"):
-            continue
+    for record in sources.named("peers*"):
         rows = record.result["rows"]
         others = ", ".join(dict.fromkeys(row["system"] for row in rows if not row["system"].startswith("AutoReP")))
         bars = [(f"{row['system']}\n{row['variant']}", {row["system"]: row["seconds"]}) for row in rows]
-        yield Section(
+        yield _stacked(
             record.name.replace("/", "-"),
             f"Beside {others or 'itself'}: the same ResNet-18, the same machine",
             "Medians of one image, taking turns. What each system counts differs: ours online has its randomness "
             "prepared ahead, others make theirs in line; the rows that add our dealer's time are the stricter "
             "comparison.",
-            latency_stack(bars),
-            "; ".join(f"{row['system']} {row['variant']}: {1000 * row['seconds']:.0f} ms" for row in rows),
+            bars,
             peers(record.result),
         )
 
 
 def processor_sections(sources: Sources) -> Iterator[Section]:
     """Processor time of all parties by part, from `autorep bench cost`."""
-    for record in sources.records:
-        if record.name != "cost":
-            continue
+    for record in sources.named("cost"):
         bars = [(f"{inference_title(r)}\n{thousands(r['relus'])} ReLUs", _spent(r)) for r in record.result["rows"]]
-        yield Section(
+        yield _stacked(
             "processor",
             "What a query costs: processor time of dealer, servers and service together",
             "Of one query of one image, user and system, both servers added up. What the service adds (HTTP, TLS, "
             "storing kits) is its whole less the engine's parts.",
-            latency_stack(bars),
-            "; ".join(f"{name}: {1000 * sum(parts.values()):.0f} ms" for name, parts in bars).replace("\n", ", "),
+            bars,
             processor(record.result),
         )
 
 
 def _spent(row: dict[str, Any]) -> dict[str, float]:
-    parts = row["cpu_seconds"]
     named = {"dealer": "dealer", "prepare": "prepare", "compute": "compute online", "exchange": "exchanges"}
-    spent = {named[name]: parts[name] for name in named}
+    spent = {told: row["cpu_seconds"][name] for name, told in named.items()}
     if served := row.get("service"):
         spent["service"] = max(0.0, served["total"] - row["total_cpu_seconds"])
     return spent
@@ -122,14 +123,13 @@ def _spent(row: dict[str, Any]) -> dict[str, float]:
 
 def growth_sections(sources: Sources) -> Iterator[Section]:
     """Curves of latency, bytes and key material, from `autorep bench growth`."""
-    curves = sources.results_with("x", "y", "points")
-    if not curves:
-        return
-    yield Section(
-        "growth",
-        "How cost grows",
-        "Each panel varies one thing and holds the others; dashed lines are least-squares fits. Bytes and key "
-        "material lie on a line in kept ReLUs, and rounds do not change (`autorep bench growth` fails otherwise).",
-        growth_curves(curves),
-        "; ".join(f"{curve['y']} by {curve['x']}" for curve in curves),
-    )
+    for record in sources.named("growth"):
+        curves = record.result["curves"]
+        yield Section(
+            "growth",
+            "How cost grows",
+            "Each panel varies one thing and holds the others; dashed lines are least-squares fits. Bytes and key "
+            "material lie on a line in kept ReLUs, and rounds do not change (`autorep bench growth` fails otherwise).",
+            growth_curves(curves),
+            "; ".join(f"{curve['y']} by {curve['x']}" for curve in curves),
+        )

@@ -11,44 +11,42 @@ from collections.abc import Callable, Sequence
 
 from autorep.errors import ConfigError
 from autorep.report import tables
-from autorep.report.collect import Record, Sources, origin
-from autorep.report.table import Table
+from autorep.report.collect import Record, Sources, is_plain, origin
 from autorep.settings import nearest
+from autorep.table import Table
 
 MARKED = re.compile(r"(<!-- table:([\w-]+) -->\n).*?(<!-- /table:\2 -->)", re.DOTALL)
 
 
-def _recorded(name: str, describe: Callable[[tables.Result], Table]) -> Callable[[Sources], Table | None]:
+Make = Callable[[Sources], Table | None]
+
+
+def _described(
+    records: Sequence[Record], describe: Callable[[list[tables.Result]], Table], note: str = ""
+) -> Table | None:
+    """A table of these records' results, with where they come from; none without any."""
+    if not records:
+        return None
+    table = describe([record.result for record in records])
+    return dataclasses.replace(table, note="; ".join(filter(None, [note or table.note, origin(records)])) + ".")
+
+
+def _recorded(name: str, describe: Callable[[tables.Result], Table]) -> Make:
     """A table of one recorded result."""
-
-    def make(sources: Sources) -> Table | None:
-        found = [record for record in sources.records if record.name == name]
-        return _with_origin(describe(found[-1].result), found[-1:]) if found else None
-
-    return make
+    return lambda sources: _described(sources.named(name)[-1:], lambda results: describe(results[0]))
 
 
 def _inferences(
     chosen: Callable[[tables.Result], bool], describe: Callable[[list[tables.Result]], Table], note: str
-) -> Callable[[Sources], Table | None]:
+) -> Make:
     """A table of the recorded private inferences that are `chosen`."""
-
-    def make(sources: Sources) -> Table | None:
-        found = [record for record in sources.records if record.name.startswith("pi/") and chosen(record.result)]
-        if not found:
-            return None
-        return _with_origin(dataclasses.replace(describe([record.result for record in found]), note=note), found)
-
-    return make
+    return lambda sources: _described([r for r in sources.named("pi/*") if chosen(r.result)], describe, note)
 
 
 def _headline(sources: Sources) -> Table | None:
     """Beside CrypTen, and what it costs all parties together where that was recorded."""
-    found = {record.name: record for record in sources.records if record.name in ("peers", "cost")}
-    if "peers" not in found:
-        return None
-    cost = found["cost"].result if "cost" in found else None
-    return _with_origin(tables.headline(found["peers"].result, cost), list(found.values()))
+    found = [*sources.named("cost")[-1:], *sources.named("peers")[-1:]]
+    return _described(found, lambda results: tables.headline(*reversed(results))) if sources.named("peers") else None
 
 
 def _batches(sources: Sources) -> Table | None:
@@ -57,21 +55,15 @@ def _batches(sources: Sources) -> Table | None:
     def program(result: tables.Result) -> tuple[str, int, int]:
         return result["network"], result["image_size"], result["relus"]
 
-    def usual(result: tables.Result) -> bool:
-        return (result["link"], result["comparison"]) == ("loopback", "dcf")
-
-    results = [record.result for record in sources.records if record.name.startswith("pi/")]
-    varied = {program(result) for result in results if usual(result) and not tables.is_plain(result)}
-    return _inferences(lambda result: usual(result) and program(result) in varied, tables.batches, "")(sources)
+    usual = [r for r in sources.named("pi/*") if (r.result["link"], r.result["comparison"]) == ("loopback", "dcf")]
+    varied = {program(record.result) for record in usual if not is_plain(record.result)}
+    return _described([record for record in usual if program(record.result) in varied], tables.batches)
 
 
 def _levels(sources: Sources) -> Table | None:
     """The programs that were measured with AVX2 forced (in `pi-avx2/`), at that level and at the processor's best."""
-    forced = {record.name.partition("/")[2] for record in sources.records if record.name.startswith("pi-avx2/")}
-    found = [record for record in sources.records if record.name.partition("/")[2] in forced]
-    if not found:
-        return None
-    return _with_origin(tables.phases([record.result for record in found]), found)
+    forced = {record.name.partition("/")[2] for record in sources.named("pi-avx2/*")}
+    return _described([r for r in sources.named("pi*") if r.name.partition("/")[2] in forced], tables.phases)
 
 
 def _training(sources: Sources) -> Table | None:
@@ -79,13 +71,9 @@ def _training(sources: Sources) -> Table | None:
     return tables.training(runs) if runs else None
 
 
-def _with_origin(table: Table, records: Sequence[Record]) -> Table:
-    return dataclasses.replace(table, note="; ".join(filter(None, [table.note, origin(records)])) + ".")
-
-
-TABLES: dict[str, Callable[[Sources], Table | None]] = {
+TABLES: dict[str, Make] = {
     "headline": _headline,
-    "networks": _inferences(tables.is_plain, tables.inferences, "One image, one core a party"),
+    "networks": _inferences(is_plain, tables.inferences, "One image, one core a party"),
     "levels": _levels,
     "two-party": _inferences(
         lambda result: result.get("preparation") == "two-party" and result["link"] == "loopback",

@@ -9,9 +9,9 @@ from typing import Any
 
 from autorep import data, models
 from autorep.report.collect import Record, Sources
-from autorep.report.frontier_figures import Series, frontier
+from autorep.report.figures import Series, frontier
 from autorep.report.page import Section
-from autorep.report.table import Table
+from autorep.table import Table
 
 MOST_LINES = 8  # in one figure; the table has every method
 LINK = "wan"  # whose estimated latency the second figure shows: there methods differ most
@@ -21,7 +21,7 @@ Outcomes = Sequence[Mapping[str, Any]]
 
 def experiment_sections(sources: Sources) -> Iterator[Section]:
     """Two figures an experiment: accuracy against ReLUs, and against estimated private latency."""
-    for record in (record for record in sources.records if record.name.startswith("experiments/")):
+    for record in sources.named("experiments/*"):
         outcomes: Outcomes = [one for one in record.result["outcomes"] if one["relus"]]
         place = f"{models.title(record.result['network'])} on {data.title(record.result['data'])}"
         if outcomes:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from autorep import data, models
 from autorep.report.collect import Sources, TrainingRun
-from autorep.report.table import percent, thousands
-from autorep.report.tables import is_plain
+from autorep.table import milliseconds, percent, thousands
 
 
 def headlines(sources: Sources) -> list[tuple[str, str]]:
@@ -36,28 +35,23 @@ def _accuracy(sources: Sources) -> Iterator[tuple[str, str]]:
 
 def _latency(sources: Sources) -> Iterator[tuple[str, str]]:
     """One private image of the paper's first network, at the budget it is best known for, else at the smallest."""
-    rows = [row for row in sources.results_with("network", "relus", "online_seconds", "rounds") if is_plain(row)]
-    rows = [row for row in rows if row["network"] == "resnet18" and row.get("image_size") == 32]
-    if not rows:
-        return
-    row = min(rows, key=lambda row: (row["relus"] != 12_900, row["relus"]))
-    what = f"one private image, {models.title(row['network'])} with {thousands(row['relus'])} ReLUs, two cores"
-    yield what, f"{1000 * row['online_seconds']:.1f} ms"
-    yield "rounds between the two servers for it", str(row["rounds"])
+    rows = [row for row in sources.inferences() if (row["network"], row["image_size"]) == ("resnet18", 32)]
+    for row in sorted(rows, key=lambda row: (row["relus"] != 12_900, row["relus"]))[:1]:
+        what = f"one private image, {models.title(row['network'])} with {thousands(row['relus'])} ReLUs, two cores"
+        yield what, milliseconds(row["online_seconds"])
+        yield "rounds between the two servers for it", str(row["rounds"])
 
 
 def _peer(sources: Sources) -> Iterator[tuple[str, str]]:
     """How much faster than CrypTen at the smallest budget that both compared at, our dealer's time added."""
-    rows = [row for record in sources.records if record.name == "peers" for row in record.result["rows"]]
+    rows = [row for record in sources.named("peers") for row in record.result["rows"]]
     ours = [row for row in rows if row["system"] == "AutoReP, with dealer" and row["relus"]]
-    if not ours:
-        return
-    row = min(ours, key=lambda row: row["relus"])
-    yield f"as fast as CrypTen at {thousands(row['relus'])} ReLUs, our dealer's time added", f"{row['ratio']:.1f}×"
+    for row in sorted(ours, key=lambda row: row["relus"])[:1]:
+        yield f"as fast as CrypTen at {thousands(row['relus'])} ReLUs, our dealer's time added", f"{row['ratio']:.1f}×"
 
 
 def _zoo(sources: Sources) -> Iterator[tuple[str, str]]:
-    found = [record.result["models"] for record in sources.records if record.name == "zoo"]
-    if rows := list(found[-1].values()) if found else []:
+    for record in sources.named("zoo")[-1:]:
+        rows = record.result["models"].values()
         images, same = sum(row["images"] for row in rows), sum(row["same_as_fixed"] for row in rows)
         yield f"of {images:,} private answers of {len(rows)} models are fixed point's", f"{same:,}"

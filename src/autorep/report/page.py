@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
 from autorep.report.style import save, to_svg, unique_ids
-from autorep.report.table import Table
+from autorep.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ class Page:
     title: str
     lead: str
     facts: Sequence[tuple[str, str]] = ()
-    sections: Sequence[Section] = field(default_factory=list)
+    sections: Sequence[Section] = ()
     footer: str = ""
 
     def write(self, path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorep.errors import ConfigError
-from autorep.report.table import thousands
+from autorep.table import thousands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,12 +44,14 @@ def one_axes(height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def panels(figure: Figure, count: int, rows: int, columns: int) -> Sequence[Axes]:
-    """`count` small pictures in a grid; places beyond them stay empty."""
+def panels(count: int, columns: int, margin: float, height: float) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of `count` small pictures in a grid, each row so high; places beyond them stay empty."""
+    rows = math.ceil(count / columns)
+    figure = new_figure(margin + height * rows)
     grid = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in grid[count:]:
         axes.set_visible(False)
-    return grid[:count]
+    return figure, grid[:count]
 
 
 def bar_style(number: int) -> dict[str, Any]:
@@ -117,8 +119,7 @@ def to_svg(figure: Figure) -> str:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
-    return re.sub(r'(<svg[^>]*?) height="[^"]*" width="[^"]*"', r"\1", text, count=1)
+    return re.sub(r"<svg[^>]*>", lambda found: re.sub(r' (?:width|height)="[^"]*"', "", found[0]), text, count=1)
 
 
 def unique_ids(svg: str, prefix: str) -> str:

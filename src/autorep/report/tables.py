@@ -10,16 +10,11 @@ from typing import Any
 
 from autorep import data, models
 from autorep.report.collect import TrainingRun
-from autorep.report.published import paper_accuracy, paper_seconds
-from autorep.report.table import Table, megabytes, percent, rate, seconds
+from autorep.report.published import paper_accuracy, paper_latencies
+from autorep.table import Table, megabytes, milliseconds, percent, rate, seconds
 
 Result = dict[str, Any]
 LINKS = {"loopback": "loopback", "lan": "1 GB/s, 0.1 ms", "wan": "100 Mb/s, 40 ms"}
-
-
-def is_plain(result: Result) -> bool:
-    """One image over loopback, one core a party, the default comparison."""
-    return (result["link"], result["batch"], result["threads"], result["comparison"]) == ("loopback", 1, 1, "dcf")
 
 
 def inference_title(result: Result) -> str:
@@ -33,6 +28,10 @@ def _network(result: Result) -> str:
     return f"{models.title(result['network'])}, {result['relus']:,} ReLUs{lines}"
 
 
+def _with_relus(result: Result) -> str:
+    return f"{inference_title(result)}, {result['relus']:,} ReLUs"
+
+
 def order(result: Result) -> tuple[Any, ...]:
     """Networks as in the registry, others behind them; then image size and ReLUs."""
     name = result["network"]
@@ -40,46 +39,45 @@ def order(result: Result) -> tuple[Any, ...]:
     return place, name, result["image_size"], result["relus"], result["threads"], result["batch"]
 
 
+def _memory(result: Result) -> str:
+    """Of a party, beyond Python's own."""
+    return megabytes(result["peak_party_bytes"] - result["runtime_bytes"])
+
+
+def _off(estimate: float, measured: float) -> str:
+    return f"{100 * (estimate / measured - 1):+.0f} %"
+
+
 def inferences(results: Iterable[Result]) -> Table:
     """Private inferences, with the paper's GPU latencies quoted beside."""
-    rows = []
-    for result in sorted(results, key=order):
-        paper = paper_seconds(result["network"], result["image_size"], result["relus"])
-        rows.append(
-            (
-                inference_title(result),
-                f"{result['relus']:,}",
-                seconds(result["online_seconds"]),
-                result["rounds"],
-                megabytes(result["online_bytes_per_party"]),
-                f"{seconds(result['dealer_seconds'])}, {megabytes(result['offline_bytes'])}",
-                megabytes(result["peak_party_bytes"] - result["runtime_bytes"]),
-                "" if paper is None else seconds(paper),
-            )
-        )
-    head = (
-        "network", "ReLUs kept", "online", "rounds", "sent per party", "dealer", "memory of a party",
-        "paper, two GPUs (quoted)",
-    )  # fmt: skip
-    return Table(head, rows, "lrrrrrrr")
-
-
-def phases(results: Iterable[Result]) -> Table:
-    """Where the seconds of a query are, by instruction set."""
     rows = [
         (
             inference_title(result),
             f"{result['relus']:,}",
-            result["simd"],
             seconds(result["online_seconds"]),
-            seconds(result["dealer_seconds"]),
-            seconds(result["prepare_seconds"]),
-            megabytes(result["peak_party_bytes"] - result["runtime_bytes"]),
+            result["rounds"],
+            megabytes(result["online_bytes_per_party"]),
+            f"{seconds(result['dealer_seconds'])}, {megabytes(result['offline_bytes'])}",
+            _memory(result),
+            seconds(paper_latencies(result["network"], result["image_size"]).get(result["relus"])),
         )
-        for result in sorted(results, key=lambda result: (order(result), result["simd"]))
+        for result in sorted(results, key=order)
     ]
+    head = (
+        "network", "ReLUs kept", "online", "rounds", "sent per party", "dealer", "memory of a party",
+        "paper, two GPUs (quoted)",
+    )  # fmt: skip
+    return Table(head, rows, "lr")
+
+
+def phases(results: Iterable[Result]) -> Table:
+    """Where the seconds of a query are, by instruction set."""
+    rows = []
+    for result in sorted(results, key=lambda result: (order(result), result["simd"])):
+        times = (seconds(result[f"{phase}_seconds"]) for phase in ("online", "dealer", "prepare"))
+        rows.append((inference_title(result), f"{result['relus']:,}", result["simd"], *times, _memory(result)))
     head = ("network", "ReLUs kept", "level", "online", "dealer", "prepared by each party", "memory of a party")
-    return Table(head, rows, "llrrrrr", "One image, loopback, one core a party")
+    return Table(head, rows, "llr", "One image, loopback, one core a party")
 
 
 def made_together(results: Iterable[Result]) -> Table:
@@ -90,7 +88,7 @@ def made_together(results: Iterable[Result]) -> Table:
             f"{result['relus']:,}",
             result["simd"],
             seconds(result["making_cpu_seconds_per_party"]),
-            seconds(result["making_estimate"]["compute_seconds"]) if "making_estimate" in result else "",
+            seconds(result.get("making_estimate", {}).get("compute_seconds")),
             megabytes(result["making_bytes"]),
             megabytes(result["offline_bytes"] / 2),
             seconds(result["online_cpu_seconds_per_party"]),
@@ -103,7 +101,7 @@ def made_together(results: Iterable[Result]) -> Table:
         "network", "ReLUs kept", "level", "making a kit", "estimated", "sent for it, both ways", "kit of a party",
         "online", "rounds", "memory of a party, with Python",
     )  # fmt: skip
-    return Table(head, rows, "lrlrrrrrrr")
+    return Table(head, rows, "lrlr")
 
 
 def making_parts(results: Iterable[Result]) -> Table:
@@ -114,38 +112,27 @@ def making_parts(results: Iterable[Result]) -> Table:
     for result in chosen:
         parts = (result["making_parts"].get(name) for name in names)
         cells = (f"{seconds(p['cpu_seconds_per_party'])}, {megabytes(p['bytes'])}" if p else "" for p in parts)
-        rows.append((f"{inference_title(result)}, {result['relus']:,} ReLUs", result["simd"], *cells))
-    return Table(("network", "level", *names), rows, "ll" + "r" * len(names))
+        rows.append((_with_relus(result), result["simd"], *cells))
+    return Table(("network", "level", *names), rows, "llr")
 
 
 def links(results: Iterable[Result]) -> Table:
     """The estimate before the run against measured runs over throttled links."""
-    rows = [
-        (
-            _network(result),
-            LINKS[result["link"]],
-            seconds(result["estimate"]["seconds"]),
-            seconds(result["online_seconds"]),
-            f"{100 * (result['estimate']['seconds'] / result['online_seconds'] - 1):+.0f} %",
-        )
-        for result in sorted(results, key=order)
-    ]
-    return Table(("network", "link, round trip", "estimated", "measured", "estimate off by"), rows, "llrrr")
+    rows = []
+    for result in sorted(results, key=order):
+        estimate, measured = result["estimate"]["seconds"], result["online_seconds"]
+        times = (seconds(estimate), seconds(measured), _off(estimate, measured))
+        rows.append((_network(result), LINKS[result["link"]], *times))
+    return Table(("network", "link, round trip", "estimated", "measured", "estimate off by"), rows, "llr")
 
 
 def batches(results: Iterable[Result]) -> Table:
     """Throughput with larger batches and more cores."""
-    rows = [
-        (
-            _network(result),
-            result["batch"],
-            result["threads"],
-            seconds(result["online_seconds"]),
-            f"{result['images_per_second']:.1f}",
-        )
-        for result in sorted(results, key=order)
-    ]
-    return Table(("network", "images in a query", "threads a party", "online", "images/s"), rows, "lrrrr")
+    rows = []
+    for result in sorted(results, key=order):
+        online, speed = seconds(result["online_seconds"]), f"{result['images_per_second']:.1f}"
+        rows.append((_network(result), result["batch"], result["threads"], online, speed))
+    return Table(("network", "images in a query", "threads a party", "online", "images/s"), rows, "lr")
 
 
 def operations(result: Result) -> Table:
@@ -158,23 +145,19 @@ def operations(result: Result) -> Table:
 
 def processor(result: Result) -> Table:
     """Processor time of one query, all parties together."""
-
-    def ms(value: float | None) -> str:
-        return "" if value is None else f"{1000 * value:.1f} ms"
-
     rows = []
     for row in result["rows"]:
-        parts, served = row["cpu_seconds"], row.get("service")
+        parts, served = row["cpu_seconds"], row.get("service", {})
         rows.append(
             (
-                f"{inference_title(row)}, {row['relus']:,} ReLUs",
+                _with_relus(row),
                 row["simd"],
-                *(ms(parts[name]) for name in ("dealer", "prepare", "compute", "exchange")),
-                f"**{ms(row['total_cpu_seconds'])}**",
-                *(ms(served[name]) if served else "" for name in ("dealer", "party0", "party1")),
-                f"**{ms(served['total'])}**" if served else "",
-                *(ms(served["parts"].get(name)) if served else "" for name in ("http", "kits", "links")),
-                ms(served["client_seconds_p50"]) if served else "",
+                *(milliseconds(parts[name]) for name in ("dealer", "prepare", "compute", "exchange")),
+                f"**{milliseconds(row['total_cpu_seconds'])}**",
+                *(milliseconds(served.get(name)) for name in ("dealer", "party0", "party1")),
+                f"**{milliseconds(served['total'])}**" if served else "",
+                *(milliseconds(served.get("parts", {}).get(name)) for name in ("http", "kits", "links")),
+                milliseconds(served.get("client_seconds_p50")),
             )
         )
     head = (
@@ -183,58 +166,38 @@ def processor(result: Result) -> Table:
         "one client waits",
     )  # fmt: skip
     note = "Processor time of one query of one image, user and system; the last column is wall-clock"
-    return Table(head, rows, "ll" + "r" * (len(head) - 2), note)
+    return Table(head, rows, "llr", note)
 
 
 def prediction(result: Result) -> Table:
     """Latency predicted on this machine before any run, beside the measured one."""
     rows = []
     for row in result["rows"]:
-        predicted, spent = row["predicted"]["online_seconds"], row["measured"]["online_cpu_seconds"]
-        rows.append(
-            (
-                f"{inference_title(row)}, {row['relus']:,} ReLUs",
-                row["simd"],
-                seconds(predicted),
-                seconds(spent),
-                f"{100 * (predicted / spent - 1):+.0f} %",
-                seconds(row["measured"]["online_seconds"]),
-                *(
-                    f"{1000 * row[kind][f'{phase}_seconds']:.0f} ms"
-                    for phase in ("dealer", "prepare")
-                    for kind in ("predicted", "measured")
-                ),
-                seconds(row["rehearsal_seconds"]),
-            )
-        )
+        predicted, measured = row["predicted"], row["measured"]
+        online, spent = predicted["online_seconds"], measured["online_cpu_seconds"]
+        ahead = (each[f"{phase}_seconds"] for phase in ("dealer", "prepare") for each in (predicted, measured))
+        times = (seconds(online), seconds(spent), _off(online, spent), seconds(measured["online_seconds"]))
+        took = seconds(row["rehearsal_seconds"])
+        rows.append((_with_relus(row), row["simd"], *times, *(milliseconds(value, 0) for value in ahead), took))
     head = (
         "network", "level", "online predicted", "processor time of a party", "off by", "wall-clock", "dealer predicted",
         "measured", "prepare predicted", "measured", "the prediction took",
     )  # fmt: skip
-    note = "One image, one core a party; dealer and prepare (of one party) are processor time"
-    return Table(head, rows, "ll" + "r" * (len(head) - 2), note)
+    return Table(head, rows, "llr", "One image, one core a party; dealer and prepare (of one party) are processor time")
 
 
 def load(result: Result) -> Table:
     """What clients of a deployment wait, and how many are served."""
-    rows = [
-        (
-            f"{inference_title(row)}, {row['relus']:,} ReLUs",
-            measured["clients"],
-            f"{measured['per_second']:.1f}",
-            *(f"{measured[name]:.0f} ms" for name in ("p50_ms", "p95_ms", "p99_ms")),
-            f"{1000 * measured['cpu_seconds']:.0f} ms",
-            f"{measured['queries_a_run']:.1f}",
-            measured["failed"],
-        )
-        for row in result["rows"]
-        for measured in row.get("load", ())
-    ]
+    rows = []
+    for row, found in ((one, found) for one in result["rows"] for found in one.get("load", ())):
+        waits = (f"{found[name]:.0f} ms" for name in ("p50_ms", "p95_ms", "p99_ms"))
+        cells = (f"{found['per_second']:.1f}", *waits, milliseconds(found["cpu_seconds"], 0))
+        rows.append((_with_relus(row), found["clients"], *cells, f"{found['queries_a_run']:.1f}", found["failed"]))
     head = (
         "network", "clients", "answers a second", "waited p50", "p95", "p99", "processor time an answer",
         "queries a run", "failed",
     )  # fmt: skip
-    return Table(head, rows, "lrrrrrrrr", "Dealer, both servers and all clients on the cores of one machine")
+    return Table(head, rows, "lr", "Dealer, both servers and all clients on the cores of one machine")
 
 
 def peers(result: Result) -> Table:
@@ -244,31 +207,23 @@ def peers(result: Result) -> Table:
     for row in result["rows"]:
         spent, peer = row.get("cpu_seconds_per_party"), theirs.get(row["variant"])
         ratio = peer / spent if peer and spent else row.get("ratio")
-        rows.append(
-            (
-                row["variant"],
-                row["system"],
-                seconds(row["seconds"]),
-                seconds(spent) if spent else "",
-                megabytes(row["bytes_per_party"]) if row["bytes_per_party"] else "",
-                row["rounds"] or "",
-                f"{ratio:.1f}×" if "ratio" in row else "",
-            )
-        )
+        sent, faster = megabytes(row["bytes_per_party"]), f"{ratio:.1f}×" if "ratio" in row else ""
+        times = (seconds(row["seconds"]), seconds(spent))
+        rows.append((row["variant"], row["system"], *times, sent, row["rounds"] or "", faster))
     compared = "less processor time by" if any(theirs.values()) else "faster by"
     head = ("variant", "system", "one image", "processor time a party", "sent per party", "rounds", compared)
-    return Table(head, rows, "llrrrrr", " ".join(result.get("notes", ())))
+    return Table(head, rows, "llr", " ".join(result.get("notes", ())))
 
 
 def headline(result: Result, cost: Result | None = None) -> Table:
     """Ours against CrypTen, one row a variant; with the processor time of all parties where `cost` has it."""
-    spent = {_variant(row["relus"]): row for row in (cost or {"rows": ()})["rows"] if row["network"] == "resnet18"}
+    ran = [] if cost is None else [row for row in cost["rows"] if row["network"] == "resnet18"]
+    spent = {(row["relus"], "dcf"): row["total_cpu_seconds"] for row in ran}
+    found = {(row["variant"], row["system"]): row for row in result["rows"]}
     rows = []
-    for ours in (row for row in result["rows"] if "comparison" in row and "dealer_seconds" not in row):
-        same = [row for row in result["rows"] if row["variant"] == ours["variant"]]
-        peer = next(row for row in same if row["system"].startswith("CrypTen"))
-        dealt = next(row for row in same if row["system"] == f"{ours['system']}, with dealer")
-        known = spent.get(ours["variant"]) if ours["comparison"] == "dcf" else None
+    for dealt in (row for row in result["rows"] if row["system"].endswith(", with dealer")):
+        variant, system = dealt["variant"], dealt["system"].removesuffix(", with dealer")
+        ours, peer = found[variant, system], found[variant, "CrypTen 0.4.1"]
         rows.append(
             (
                 ours["variant"] + (", compared by bits" if ours["comparison"] == "bits" else ""),
@@ -279,36 +234,24 @@ def headline(result: Result, cost: Result | None = None) -> Table:
                 f"{megabytes(ours['bytes_per_party'])} / {megabytes(peer['bytes_per_party'])}",
                 f"{ours['rounds']} / {peer['rounds']}",
                 f"{seconds(dealt['dealer_seconds'])}, {megabytes(dealt['offline_bytes'])}",
-                *([] if cost is None else [seconds(known["total_cpu_seconds"]) if known else ""]),
+                *([] if cost is None else [seconds(spent.get((ours["relus"], ours["comparison"])))]),
             )
         )
     head = (
         "ResNet-18, 32×32", "AutoReP online", "with offline work", "CrypTen 0.4.1", "faster (with offline)",
         "sent per party", "rounds", "our dealer", *([] if cost is None else ["our processor time, all parties"]),
     )  # fmt: skip
-    return Table(
-        head, rows, "l" + "r" * (len(head) - 1), f"Medians of {result['repeats']} alternating inferences of one image"
-    )
-
-
-def _variant(relus: int) -> str:
-    """The name of a budget of ResNet-18 beside other systems."""
-    return {0: "all quadratic", 557_056: "all ReLUs"}.get(relus, f"{relus:,} ReLUs")
+    return Table(head, rows, "lr", f"Medians of {result['repeats']} alternating inferences of one image")
 
 
 def growth(result: Result) -> Table:
     """Linear fits of cost."""
-    rows = [
-        (
-            curve["y"],
-            curve["x"],
-            f"{curve['fit']['slope']:.3g}",
-            f"{curve['fit']['intercept']:.3g}",
-            percent(100 * curve["fit"]["largest_residual"]),
-        )
-        for curve in result["curves"]
-    ]
-    return Table(("figure", "grows with", "per unit", "at zero", "largest residual"), rows, "llrrr")
+    rows = []
+    for curve in result["curves"]:
+        fit = curve["fit"]
+        line = (f"{fit['slope']:.3g}", f"{fit['intercept']:.3g}", percent(100 * fit["largest_residual"]))
+        rows.append((curve["y"], curve["x"], *line))
+    return Table(("figure", "grows with", "per unit", "at zero", "largest residual"), rows, "llr")
 
 
 def training(runs: Iterable[TrainingRun]) -> Table:
@@ -334,7 +277,7 @@ def training(runs: Iterable[TrainingRun]) -> Table:
     ]
     counts = ("network", "data", "ReLUs kept", "recipe", "epochs")
     head = (*counts, "all ReLUs", "replaced", "training images lost", "paper, 150 epochs (quoted)")
-    return Table(head, rows, "llrrrrrrr")
+    return Table(head, rows, "llr")
 
 
 def _lost(result: Result) -> str:
@@ -364,7 +307,7 @@ def speed(result: Result) -> Table:
     ]
     names = [name.replace("_over_", " / ").replace("_", "-") for name in (*kinds, *result["bars"])]
     bars = ", ".join(f"{name} at most {bar}×" for name, bar in zip(names[len(kinds) :], result["bars"].values()))
-    return Table(("images/s", *names), rows, "l" + "r" * len(names), f"Bars: {bars}")
+    return Table(("images/s", *names), rows, "lr", f"Bars: {bars}")
 
 
 def method_speed(result: Result) -> Table:
@@ -375,18 +318,13 @@ def method_speed(result: Result) -> Table:
 
 def zoo(result: Result) -> Table:
     """Models on the same test images in float, in fixed point and between two parties."""
-    rows = [
-        (
-            name,
-            f"{measured['relus']:,}",
-            *(percent(measured["accuracy"][mode], 1) for mode in ("float", "fixed", "private")),
-            f"{measured['same_as_fixed']} of {measured['images']}",
-            measured["ties"],
-        )
-        for name, measured in sorted(result["models"].items())
-    ]
+    rows = []
+    for name, found in sorted(result["models"].items()):
+        accuracy = (percent(found["accuracy"][mode], 1) for mode in ("float", "fixed", "private"))
+        same = f"{found['same_as_fixed']} of {found['images']}"
+        rows.append((name, f"{found['relus']:,}", *accuracy, same, found["ties"]))
     head = ("model", "ReLUs", "float", "fixed point", "private", "same class as fixed point", "ties")
-    return Table(head, rows, "lrrrrrr")
+    return Table(head, rows, "lr")
 
 
 LINK_WAYS = {"link": "the link", "tls": "TLS 1.3 by Python's ssl", "tcp": "TCP, nothing encrypted"}
@@ -394,20 +332,13 @@ LINK_WAYS = {"link": "the link", "tls": "TLS 1.3 by Python's ssl", "tcp": "TCP, 
 
 def link_speed(result: Result) -> Table:
     """Messages both ways at once between two processes, one core each: by the clock, and by processor time."""
-    rows: list[Sequence[object]] = [
-        (
-            LINK_WAYS[row["way"]],
-            f"{row['bytes'] / 1e6:g} MB",
-            f"{1e3 * row['seconds']:.2f} ms",
-            f"{row['rate'] / 1e9:.2f} GB/s",
-            f"{row['rate_of_a_core'] / 1e9:.2f} GB/s",
-        )
-        for row in result["rows"]
-    ]
+    rows = []
+    for row in result["rows"]:
+        rates = (f"{row[name] / 1e9:.2f} GB/s" for name in ("rate", "rate_of_a_core"))
+        rows.append((LINK_WAYS[row["way"]], f"{row['bytes'] / 1e6:g} MB", milliseconds(row["seconds"], 2), *rates))
     offered = "offered" if result["kernel_tls"] else "not offered"
     note = f"Medians of {result['repeats']}; TLS by {result['openssl']}; TLS inside the kernel is {offered} here"
-    head = ("way", "message", "exchange", "each way", "each way, by processor time")
-    return Table(head, rows, "lrrrr", note)
+    return Table(("way", "message", "exchange", "each way", "each way, by processor time"), rows, "lr", note)
 
 
 def kernels(result: Result) -> Table:
@@ -431,4 +362,4 @@ def kernels(result: Result) -> Table:
         f"AES {16 * limits['aes_blocks_per_s'] / 1e9:.1f} GB/s, "
         f"copy {limits['copy_bytes_per_s'] / 1e9:.1f} GB/s, read {limits['read_bytes_per_s'] / 1e9:.1f} GB/s"
     )
-    return Table(("kernel", "case", "rate", "time", "limit", "faster than"), rows, "llrrrr", note)
+    return Table(("kernel", "case", "rate", "time", "limit", "faster than"), rows, "llr", note)

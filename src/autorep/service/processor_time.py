@@ -1,4 +1,5 @@
-"""Processor time of this process by what its threads do, for /metrics: counted by the system, not sampled.
+"""Processor time, counted by the system, not sampled: of this process by what its threads do, for /metrics, and of
+other processes with all they started.
 
 The event loop's thread carries HTTP, the clients' TLS, and every decision; lanes run queries; preparers prepare kits;
 the dealer's link receives, checks and stores them. What threads have spent stays counted after their end.
@@ -6,6 +7,7 @@ the dealer's link receives, checks and stores them. What threads have spent stay
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 LANE = "autorep-lane"
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
 _PARTS = {"MainThread": "http", LANE: "online", "autorep-prepare": "prepare", "autorep-dealer-link": "kits"}
 
 
@@ -48,3 +51,21 @@ def _seconds(thread: int) -> float | None:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
     except (OSError, ValueError, IndexError):
         return None
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process and of its descendants, ended ones included."""
+    return sum(_own_seconds(one) for one in (pid, *_descendants(pid)))
+
+
+def _own_seconds(pid: int) -> float:
+    # Fields after the name, which is in brackets: 11 to 14 are times of itself and of ended children, user and system.
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:15]) * _TICK
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text(encoding="ascii").split():
+            yield int(child)
+            yield from _descendants(int(child))

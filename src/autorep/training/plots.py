@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autorep.errors import DataError
-from autorep.report.network_figures import training_curves
+from autorep.report.figures import training_curves
 from autorep.training.runs import read_log
 
 

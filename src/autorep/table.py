@@ -12,7 +12,7 @@ class Table:
     """Rows under a head.
 
     Attributes:
-        sides: 'l' or 'r' for each column; those without a letter align left.
+        sides: 'l' or 'r' for each column; the last letter holds for the columns that follow, without any 'l'.
         note: one line to stand below.
     """
 
@@ -51,16 +51,23 @@ class Table:
         return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>{note}'
 
     def _sides(self) -> str:
-        return self.sides.ljust(len(self.head), "l")
+        return self.sides.ljust(len(self.head), self.sides[-1:] or "l")
 
 
-def seconds(value: float) -> str:
-    """Milliseconds' precision below a second."""
-    return f"{value:.3f} s" if value < 1 else f"{value:.2f} s"
+def seconds(value: float | None) -> str:
+    """Milliseconds' precision below a second; nothing where there is none."""
+    return "" if value is None else f"{value:.3f} s" if value < 1 else f"{value:.2f} s"
 
 
-def megabytes(count: float) -> str:
-    """Bytes as MB, three digits or all before the point."""
+def milliseconds(value: float | None, digits: int = 1) -> str:
+    """Seconds as milliseconds; nothing where there are none."""
+    return "" if value is None else f"{1000 * value:.{digits}f} ms"
+
+
+def megabytes(count: float | None) -> str:
+    """Bytes as MB, three digits or all before the point; nothing where there are none."""
+    if count is None:
+        return ""
     value = count / 1e6
     return f"{value:.2f} MB" if value < 10 else f"{value:.1f} MB" if value < 100 else f"{value:,.0f} MB"
 

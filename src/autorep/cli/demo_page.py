@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autorep.report import network_figures as figures
+from autorep.report import style
+from autorep.report.figures import relu_maps, relus_by_layer, short
 from autorep.report.page import Page, Section
-from autorep.report.table import Table
+from autorep.table import Table
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WORDS = {  # what people call an operation; those that only move or add numbers are "other"
+    "Conv": "convolution",
+    "Linear": "linear",
+    "Affine": "scale and shift",
+    "Activation": "activation",
+    "Sign": "activation",
+    "Requantize": "requantise",
+    "MaxPool": "max pooling",
+    "Product": "product",
+    "Input": "input",
+}
 STAGES = {
     "baseline": "all-ReLU baseline",
     "replaced": "after replacement",
@@ -50,14 +66,14 @@ def write_demo_page(
                 "Accuracy at every stage",
                 "All four on the same test images. Replacement costs what the first step shows; fixed point and the "
                 "protocol cost nothing that is visible.",
-                figures.accuracy_stages(stages),
+                accuracy_stages(stages),
                 "; ".join(f"{name}: {value:.1f} %" for name, value in stages),
             ),
             Section(
                 "relus-by-layer",
                 "Where the ReLUs remain",
                 "Every element of every layer was ranked by what its replacement would cost; exactly the budget stays.",
-                figures.relus_by_layer(layers),
+                relus_by_layer(layers),
                 "; ".join(f"{name}: {kept} of {total}" for name, kept, total in layers),
                 Table(("layer", "kept", "all"), layers, "lrr"),
                 folded=True,
@@ -67,7 +83,7 @@ def write_demo_page(
                 "The same as maps",
                 "One picture per layer, rows and columns as in the image: bright places keep their ReLU in more "
                 "channels.",
-                figures.relu_maps(masks),
+                relu_maps(masks),
                 "Heat maps of the share of channels that keep their ReLU, one per layer.",
             ),
             Section(
@@ -75,7 +91,7 @@ def write_demo_page(
                 "Online time by layer",
                 "Party 0's time in every operation, exchanges included (two processes, TLS on loopback); as a "
                 f"service, an image took {costs['online_ms']:.1f} ms in {costs['rounds']} rounds.",
-                figures.latency_by_layer(timed),
+                latency_by_layer(timed),
                 "Bars of milliseconds for every operation.",
                 Table(("operation", "kind", "ms"), milliseconds, "llr"),
                 folded=True,
@@ -87,10 +103,55 @@ def write_demo_page(
                 f"run: here by at most {checked['largest']:.4f}. Predictions agree on {checked['equal']} of "
                 f"{checked['images']} images, and must agree on the {checked['clear']} whose two best classes lie "
                 "further apart than rounding can bridge.",
-                figures.lead_differences(differences, checked["error"]),
+                lead_differences(differences, checked["error"]),
                 "Histogram of how much the lead of the best class differs between the two modes, inside the bounds.",
             ),
         ],
         footer="Written by `autorep demo`. No outside resource is loaded by this page.",
     )
     page.write(path)
+
+
+def accuracy_stages(stages: Sequence[tuple[str, float]]) -> Figure:
+    """One bar per stage (name, accuracy in %), in order from above; the axis begins where differences show."""
+    figure, axes = style.one_axes(0.55 + 0.42 * len(stages))
+    values = [value for _, value in stages]
+    low = max(0.0, math.floor((min(values) - 4) / 5) * 5)
+    places = range(len(stages))
+    axes.barh(places, [value - low for value in values], left=low, color=style.BLUE, height=0.62)
+    for place, value in zip(places, values):
+        axes.text(value - 0.01 * (100 - low), place, f"{value:.1f} %", va="center", ha="right", color="white", size=9)
+    axes.set_yticks(places, [name for name, _ in stages])
+    axes.invert_yaxis()
+    axes.set_xlim(low, 100)
+    style.tidy(axes, f"test accuracy, % (axis begins at {low:g})", grid="x")
+    return figure
+
+
+def latency_by_layer(layers: Sequence[tuple[str, str, float]]) -> Figure:
+    """Online milliseconds of every operation (name, kind, seconds), in order; kinds differ in colour and hatch."""
+    figure, axes = style.one_axes(0.9 + 0.235 * len(layers))
+    kinds = list(dict.fromkeys(kind for _, kind, _ in layers))
+    for number, kind in enumerate(kinds):
+        chosen = [(place, 1000 * seconds) for place, (_, each, seconds) in enumerate(layers) if each == kind]
+        places, values = zip(*chosen)
+        axes.barh(places, values, **style.bar_style(number), height=0.72, label=kind)
+    axes.set_yticks(range(len(layers)), [short(name) for name, _, _ in layers])
+    axes.invert_yaxis()
+    style.tidy(axes, "milliseconds online", grid="x")
+    style.legend_above(figure, min(3, len(kinds)))
+    return figure
+
+
+def lead_differences(differences: np.ndarray, error: float) -> Figure:
+    """Histogram of private minus fixed-point leads, with the documented rounding error as bounds."""
+    figure, axes = style.one_axes(2.7)
+    axes.hist(differences, bins=np.linspace(-error, error, 61).tolist(), color=style.BLUE)
+    for bound in (-error, error):
+        axes.axvline(bound, color=style.RED, linestyle="--", linewidth=1.2)
+    text, top = f"rounding error\n±{error:.4f} ", axes.get_ylim()[1]
+    axes.text(error, top, text, ha="right", va="top", size=8.5, color=style.INK)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    style.few_ticks(axes.xaxis, 5)
+    style.tidy(axes, "lead of the best class: private minus fixed point", "images")
+    return figure
