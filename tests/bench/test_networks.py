@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,15 @@ def test_exactly_the_budget_is_kept_in_every_layer_alike() -> None:
     assert program.relu_count == 410
     for op in layers(program):
         assert abs(op.kept_count - 410 * op.size / 4096) <= 1
+
+
+def test_inputs_stay_within_what_a_program_takes(quadratic: Program) -> None:
+    low, high = quadratic.info["input_range"]
+    images = random_inputs(quadratic, 4)
+    assert images.min() >= low
+    assert images.max() <= high
+    narrow = dataclasses.replace(quadratic, info={**quadratic.info, "input_range": [-1.0, 1.0]})
+    assert np.abs(images).max() > 1 >= np.abs(random_inputs(narrow, 4)).max()
 
 
 def test_all_relus_leave_no_quadratic() -> None:

@@ -163,6 +163,6 @@ def _settle_batch_norms_(model: nn.Module, batches: list[torch.Tensor]) -> None:
 
 
 def random_inputs(program: Program, batch: int, seed: int = 100) -> np.ndarray:
-    """Images for one query, drawn like those the program was calibrated on."""
+    """Images for one query, drawn like those of `build_program`, within what the program takes."""
     channels, size, _ = program.input.shape
-    return random_images(batch, channels, size, seed).numpy()
+    return random_images(batch, channels, size, seed).numpy().clip(*program.info["input_range"])
