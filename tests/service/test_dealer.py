@@ -67,7 +67,7 @@ def test_party_1_gets_kits_while_others_are_being_dealt(
 
     def second_waits(self: Dealer, *arguments: Any) -> bytes:
         if len(dealt) == 1:
-            assert first_there.wait(30), "party 1 did not get the first kit while the second was dealt"
+            assert first_there.wait(100), "party 1 did not get the first kit while the second was dealt"
         dealt.append(deal_to(self, *arguments))
         return dealt[-1]
 

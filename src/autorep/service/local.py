@@ -53,7 +53,7 @@ class LocalDeployment:
         preparation: PreparationName = "dealer",
         folder: Path | None = None,
         ports: tuple[int, int] | None = None,
-        patience: float = 120.0,
+        patience: float = 240.0,
     ) -> None:
         self._program = program if isinstance(program, Program) else load(program)
         self._preparation = preparation
