@@ -28,7 +28,7 @@ from autorep.service.machine import Command, Machine, Pace
 from autorep.service.queries import Answer, QueryFailure, SessionSettings
 from autorep.service.stock import size_of
 
-SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, queue=6, per_client=4, half_expiry=15, timeout=30)
+SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, held=3, queue=6, per_client=4, half_expiry=15, timeout=30)
 BROKEN = QueryFailure(502, "broken", 1)
 
 
@@ -543,18 +543,18 @@ def test_preparation_waits_for_idle_moments(world: World) -> None:
 
 
 def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
-    left = len(world.leader.stored) - SETTINGS.ahead // 2
+    left = len(world.leader.stored) - (SETTINGS.ahead - SETTINGS.held)
     assert left > 0
     for number in range(left + 1):
-        assert world.leader.missing() == (1, 0), "queries come one after another, and half a stock is left"
+        assert world.leader.missing() == (1, 0), "queries come one after another, and use what memory held"
         for party in (0, 1):
             world.post(party, "a", f"{number}")
         world.flow()
-    assert world.leader.missing() == (1, 1), "less than half is fetched at once"
+    assert world.leader.missing() == (1, 1), "the others are fetched at once"
     world.tick(0.25)
     assert world.leader.missing() == (1, 1), "a query ran since the tick before"
     world.tick(0.25)
-    assert world.leader.missing() == (1, SETTINGS.ahead // 2 + 1)
+    assert world.leader.missing() == (1, SETTINGS.held + 1)
 
 
 # ---------------------------------------------------------------------- several queries together

@@ -47,7 +47,7 @@ class Deployment:
         self._asked: dict[str, tuple[int, float, set[int]]] = {}  # query -> client, since when, who answered
         self._dealing = False
         self._to_prepare: tuple[deque[str], deque[str]] = deque(), deque()
-        settings = SessionSettings(batch=4)
+        settings = SessionSettings(batch=4, held=9)
         self.leader, self.follower = Leader(settings), Follower(settings)
         self.machines = self.leader, self.follower
         for step in ("opened", "connected"):

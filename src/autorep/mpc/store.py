@@ -35,7 +35,7 @@ from autorep.mpc.record import Record
 from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_HELD_BYTES = 1 << 27  # of kits in memory
+HELD_BYTES = 1 << 27  # of kits in memory
 
 
 def record_folder(store_folder: Path) -> Path:
@@ -180,7 +180,7 @@ class Store:
 
     def _make_room(self, size: int) -> bool:
         """Whether a new kit may stay in memory; the oldest ones there leave for the disk."""
-        if not self._hold or size > _HELD_BYTES:
+        if not self._hold or size > HELD_BYTES:
             return False
         while (oldest := self._oldest_beyond(size)) is not None:
             self._move_to_disk(oldest)
@@ -189,7 +189,7 @@ class Store:
     def _oldest_beyond(self, size: int) -> bytes | None:
         """The kit in memory that must leave before one of this size comes, if any."""
         with self._lock:
-            full = len(self._held) >= self._hold or sum(map(len, self._held.values())) + size > _HELD_BYTES
+            full = len(self._held) >= self._hold or sum(map(len, self._held.values())) + size > HELD_BYTES
             return next(iter(self._held)) if self._held and full else None
 
     def _move_to_disk(self, kit_id: bytes) -> None:

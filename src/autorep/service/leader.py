@@ -55,10 +55,10 @@ class Leader(Machine):
     def missing(self) -> tuple[int, int]:
         """The kits to fetch next, by batch size and number; from any thread.
 
-        While queries run, which making and storing kits would slow down, half a stock is enough.
+        While queries run, which making and storing kits would slow down, those that memory holds are used up first.
         """
         stored, settings = [size_of(kit) for kit in tuple(self.stored)], self.settings
-        wishes = [(1, settings.ahead if self._calm else -(-settings.ahead // 2))]
+        wishes = [(1, settings.ahead - settings.held * (not self._calm))]
         if self._crowd:
             wishes.insert(0, (settings.batch, -(-settings.ahead // settings.batch)))
             if len(self._line) < settings.batch:  # the next ones run alone

@@ -8,6 +8,7 @@ import numpy as np
 
 from autorep.mpc.comparisons import ComparisonName
 from autorep.mpc.inventory import kit_bytes as dealt_kit_bytes
+from autorep.mpc.store import HELD_BYTES
 from autorep.mpc.transport import Entry
 from autorep.mpc.two_party.names import PreparationName
 from autorep.mpc.two_party.stored import kit_bytes as made_kit_bytes
@@ -26,7 +27,8 @@ class SessionSettings:
     Attributes:
         lanes: queries in flight at the same time.
         ready: kits prepared in memory ahead of queries, of large ones as many as take READY_BYTES, and at least one.
-        ahead: kits kept on disk, of large ones as many as take AHEAD_BYTES, and at least one.
+        ahead: kits kept in the store, of large ones as many as take AHEAD_BYTES, and at least one.
+        held: of them in memory, the newest and first to be used; fetched anew in quiet moments only.
         queue: queries that may wait at a server; per_client: of one client.
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
@@ -38,6 +40,7 @@ class SessionSettings:
     lanes: int = 2
     ready: int = 4
     ahead: int = 32
+    held: int = 0
     queue: int = 128
     per_client: int = 64
     half_expiry: float = 15.0
@@ -65,8 +68,10 @@ class SessionSettings:
     def for_kits_of(self, size: int) -> SessionSettings:
         """The same with as many kits as fit; `size` is that of one for one query."""
         ready, ahead = max(1, READY_BYTES // size), max(1, AHEAD_BYTES // size)
+        ready, ahead = min(self.ready, ready), min(self.ahead, ahead)
         batch = self.batch if self.batch * size <= BATCH_BYTES else 1
-        return replace(self, ready=min(self.ready, ready), ahead=min(self.ahead, ahead), batch=batch)
+        dealt = self.preparation == "dealer"  # such kits cost little: a crash may lose some
+        return replace(self, ready=ready, ahead=ahead, batch=batch, held=min(ahead // 2, HELD_BYTES // size) * dealt)
 
 
 class QueryFailure(Exception):
