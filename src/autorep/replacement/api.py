@@ -108,7 +108,8 @@ def replace_activations_(
     probes = _probes(example_input)
     with torch.no_grad():
         pooled = sum(call.comparisons for call in max_pools(trial, _copies(probes[0])))
-        expected = [trial(*_copies(probe)) for probe in probes]
+        with evaluating(model):  # the model itself: hooks and closures of its copy may refer to it
+            expected = [model(*_copies(probe)) for probe in probes]
         forwards = build_forwards(trial, found, modules, kinds)
         install_(trial, modules, forwards)
         for probe, before in zip(probes, expected):
@@ -177,7 +178,14 @@ def _explore(
     select: Callable[[str], bool] | None,
 ) -> tuple[nn.Module, SiteMap]:
     """A private evaluation-mode copy of the model, and its call sites."""
-    trial = copy.deepcopy(model).eval()
+    try:
+        trial = copy.deepcopy(model).eval()
+    except Exception as error:  # whatever an attribute of the user's raises
+        raise TraceError(
+            f"{type(model).__name__} cannot be copied, which replacement needs to try itself out:"
+            f" {type(error).__name__}: {error}. Remove what copy.deepcopy refuses, for example a scripted function"
+            " kept as an attribute"
+        ) from error
     _prepare_(trial, kinds)
     return trial, find_sites(trial, example_input, kinds, select)
 
@@ -248,8 +256,8 @@ def _check_same(expected: Any, got: Any, where: Callable[[], str]) -> None:
             raise TraceError(
                 f"with a module at every call site the model computes something else, first in {where()} (largest"
                 f" difference of the answer {float((one - other).abs().max()):.3g}): most likely an in-place activation"
-                " overwrites a tensor that is read elsewhere. Use inplace=False, or place ActivationSite modules by"
-                " hand"
+                " overwrites a tensor that is read elsewhere, or a hook or a changed forward of an activation is lost."
+                " Use inplace=False and no such hook, or place ActivationSite modules by hand"
             )
 
 

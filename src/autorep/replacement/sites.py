@@ -284,7 +284,8 @@ def _name_sites(
         position = positions.get(owner, 0)
         positions[owner] = position + 1
         path = str(node.target) if node.op == "call_module" else None
-        if path is not None and times[path] == 1 and not (in_place and _read_later(node)):
+        by_position = bool(node.args)  # as whoever watches a site expects
+        if path is not None and times[path] == 1 and by_position and not (in_place and _read_later(node)):
             sites.append(CallSite(path, kind, shapes[node], None, -1, arguments))
             taken.add(path)
             continue
