@@ -1,6 +1,7 @@
 """Small networks in the styles people write: in place, aliased, functional, reused, keyword calls, hooks, moved about.
 
-Each case is a forward; `Styles` gives it layers. `CASES` must compile and be right, `REFUSED` must be refused by name.
+Each case is a forward; `Styles` gives it layers. `CASES` must compile and be right; those that only move elements about
+are in `corpus_moved`, what must be refused by name in `corpus_refused`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 CASES: dict[str, Callable] = {}
-REFUSED: dict[str, tuple[str, Callable]] = {}  # what the refusal must say
 
 
 def case(forward: Callable) -> Callable:
     CASES[forward.__name__] = forward
     return forward
-
-
-def refused(match: str) -> Callable:
-    def register(forward: Callable) -> Callable:
-        REFUSED[forward.__name__] = (match, forward)
-        return forward
-
-    return register
 
 
 class Styles(nn.Module):
@@ -100,6 +92,26 @@ def clamp_in_place(m, x):
     y = m.stem(x)
     y.clamp_(-0.1, 0.4)
     return m.a(y)
+
+
+@case
+def clamp_without_and_with_crossed_bounds(m, x):
+    y = m.stem(x)
+    return y.clamp(-torch.inf, 0.3) + y.clamp(0.1, torch.inf) + y.clamp(-torch.inf, torch.inf) + y.clamp(0.5, -0.5)
+
+
+@case
+def channels_that_vanish_beside_others(m, x):
+    y = m.stem(x)
+    for number, channel in enumerate(y.unbind(1)):
+        channel.mul_(0.5 * number)
+    return torch.cat([y, 1e-9 * m.a(y)], 1)[:, 1:7]
+
+
+@case
+def branches_that_start_at_nothing(m, x):
+    y = m.stem(x)
+    return y + 0.0 * m.relu(m.a(y)) + m.relu(0.0 * m.relu(y))
 
 
 @case
@@ -341,173 +353,6 @@ def detach_and_contiguous(m, x):
     return m.relu(m.stem(x).detach().contiguous().to(torch.float32)).clone()
 
 
-# moving elements -----------------------------------------------------------------------------------------
-
-
-@case
-def split_and_concatenate(m, x):
-    left, right = m.relu(m.stem(x)).chunk(2, dim=1)
-    return torch.cat([m.thin(right), left], dim=1)
-
-
-@case
-def split_with_sizes(m, x):
-    one, two, three = m.relu(m.stem(x)).split([1, 2, 3], 1)
-    return torch.cat((three, one, two), -3)
-
-
-@case
-def channel_shuffle(m, x):
-    y = m.relu(m.stem(x))
-    return m.a(y.view(y.size(0), 2, 3, 10, 10).transpose(1, 2).contiguous().view(y.size(0), -1, 10, 10))
-
-
-@case
-def shuffle_through_the_batch(m, x):
-    y = m.relu(m.stem(x))
-    y = y.reshape(y.shape[0] * 3, 2, 100).permute(1, 0, 2).reshape(2, -1, 3, 10, 10)
-    return torch.cat([m.thin(y[0]), y[1]], 1)
-
-
-@case
-def index_of_channels(m, x):
-    return m.relu(m.stem(x))[:, m.order] + m.stem(x)[:, [0, 0, 1, 1, 2, 2]]
-
-
-@case
-def strided_slices(m, x):
-    y = m.relu(m.stem(x))
-    return torch.cat([y[..., ::2, ::2], y[..., 1::2, 1::2]], 1)[:, ::2]
-
-
-@case
-def focus_stem(m, x):
-    y = torch.cat([x[..., ::2, ::2], x[..., 1::2, ::2], x[..., ::2, 1::2], x[..., 1::2, 1::2]], 1)
-    return m.relu(m.wide(y))
-
-
-@case
-def option_a_shortcut(m, x):
-    y = m.relu(m.stem(x))
-    return torch.relu(F.pad(m.thin(y[:, :3])[:, :, ::2, ::2], (0, 0, 0, 0, 1, 2)) + F.avg_pool2d(m.a(y), 2))
-
-
-@case
-def pad_as_last_operation(m, x):
-    return F.pad(m.relu(m.stem(x)), (1, 2, 0, 1)).flatten(1)
-
-
-@case
-def pad_before_a_pool(m, x):
-    return F.max_pool2d(F.pad(m.relu(m.stem(x)), (0, 1, 0, 1)), 3, 2)
-
-
-@case
-def pad_with_a_number(m, x):
-    return m.a(F.pad(m.relu(m.stem(x)), (1, 1, 2, 0), value=0.5))
-
-
-@case
-def reflection_padding(m, x):
-    return m.a(F.pad(m.relu(m.stem(x)), (1, 2, 1, 0), mode="reflect"))
-
-
-@case
-def same_padding_of_an_even_dilated_kernel(m, x):
-    return F.conv2d(m.relu(m.stem(x)), m.a.weight[:, :, :2, :2], padding="same", dilation=3)
-
-
-@case
-def expand_before_a_convolution(m, x):
-    y = m.relu(m.stem(x)).mean((2, 3), keepdim=True)
-    return m.a(y.expand(-1, -1, 5, 5))
-
-
-@case
-def expand_a_gate(m, x):
-    y = m.relu(m.stem(x))
-    return y * torch.sigmoid(m.gate(y.mean((2, 3)))).view(y.size(0), 6, 1, 1).expand_as(y)
-
-
-@case
-def spatial_attention(m, x):
-    y = m.relu(m.stem(x))
-    return y * torch.sigmoid(y.mean(1, keepdim=True) + y.max(1, keepdim=True)[0])
-
-
-@case
-def nearest_upsampling(m, x):
-    return m.a(F.interpolate(m.relu(m.stem(x)), scale_factor=2)) + m.up(m.stem(x))
-
-
-@case
-def pixel_shuffle(m, x):
-    return m.thin(F.pixel_shuffle(torch.cat([m.relu(m.stem(x))] * 2, 1), 2)).mean((2, 3)).repeat(1, 2)[:, :4]
-
-
-@case
-def channels_last_linear(m, x):
-    y = m.relu(m.stem(x)).permute(0, 2, 3, 1)
-    return m.gate(y).permute(0, 3, 1, 2)
-
-
-@case
-def squeeze_and_flatten(m, x):
-    return m.fc(F.adaptive_avg_pool2d(m.relu(m.stem(x)), 1).squeeze(-1).squeeze(-1))
-
-
-@case
-def one_dimensional_convolution(m, x):
-    return F.avg_pool1d(m.line(m.relu(m.stem(x)).flatten(2)), 3, 2).mean(2)[:, :4]
-
-
-@case
-def choice_by_a_constant_mask(m, x):
-    y = m.stem(x)
-    odd = torch.arange(6).view(1, 6, 1, 1) % 2 == 1
-    return torch.where(odd, y, m.relu(y)).masked_fill(torch.eye(10, dtype=torch.bool), 0.3) + torch.where(odd, y, 2.0)
-
-
-@case
-def coordinates_as_channels(m, x):
-    rows, columns = torch.meshgrid(torch.linspace(-1, 1, 10), torch.linspace(-1, 1, 10), indexing="ij")
-    grid = torch.stack([rows, columns]).expand(len(x), -1, -1, -1)
-    return m.relu(F.conv2d(torch.cat([m.stem(x), grid], 1), m.wide.weight.repeat(1, 1, 3, 3)[:, :8], padding=1))
-
-
-@case
-def class_token_and_positions(m, x):
-    tokens = torch.cat([m.scale.view(1, 1, 6).expand(len(x), -1, -1), m.stem(x).flatten(2).transpose(1, 2)], 1)
-    tokens = tokens + torch.linspace(-1, 1, 101)[:, None]
-    return m.fc(F.conv1d(tokens, torch.eye(101)[:, :, None] + 0.01)[:, 0])
-
-
-@case
-def rows_cut_in_pieces(m, x):
-    y = m.relu(m.stem(x))
-    return y.unfold(2, 2, 2).amax(-1) + torch.tril(y)[:, :, :5].fliplr()
-
-
-@case
-def gathered_and_scattered_by_constants(m, x):
-    y = m.relu(m.stem(x))
-    order = m.order.view(1, 6, 1, 1).expand(len(x), 6, 10, 10)
-    halves = y.hsplit(2)
-    return torch.zeros_like(y).scatter(1, order, y) + y.gather(1, order) + torch.hstack([halves[1], halves[0]])
-
-
-@case
-def transposed_convolution_along_a_line(m, x):
-    y = F.conv_transpose1d(m.relu(m.stem(x)).flatten(2), m.line.weight, stride=2, padding=1, output_padding=1)
-    return y.mean(2)[:, :4]
-
-
-@case
-def stack_and_unbind(m, x):
-    y = torch.stack([m.stem(x), m.a(m.stem(x))], dim=1)
-    return sum(m.relu(part) for part in y.unbind(1))
-
-
 # arithmetic and pooling ----------------------------------------------------------------------------------
 
 
@@ -537,6 +382,12 @@ def highway_gate(m, x):
 @case
 def maxout_and_absolute_value(m, x):
     return torch.maximum(m.stem(x), m.a(m.stem(x))) + m.stem(x).abs()
+
+
+@case
+def larger_and_smaller_of_two(m, x):
+    y, z = m.stem(x).chunk(2, 1)
+    return torch.cat([torch.max(y, z), torch.min(z, y)], 1) + torch.max(m.a(m.stem(x)), torch.zeros(6, 1, 1))
 
 
 @case
@@ -622,131 +473,3 @@ def instance_norm_with_running_statistics(m, x):
 def hardswish_in_place(m, x):
     y = m.stem(x)
     return F.hardswish(y, inplace=True) + y
-
-
-# refused -------------------------------------------------------------------------------------------------
-
-
-@refused("mean over everything|over the batch")
-def mean_over_everything(m, x):
-    return m.stem(x) - m.stem(x).mean()
-
-
-@refused("a cast to torch.int")
-def integer_cast(m, x):
-    return m.stem((x * 4).int().float())
-
-
-@refused("comparison")
-def threshold_by_comparison(m, x):
-    y = m.stem(x)
-    return torch.where(y > 0, y, torch.zeros_like(y))
-
-
-@refused("GroupNorm|group_norm|statistics of the image")
-def group_norm(m, x):
-    return F.group_norm(m.stem(x), 2)
-
-
-@refused("return logits")
-def softmax_at_the_end(m, x):
-    return F.softmax(m.fc(m.stem(x).mean((2, 3))), 1)
-
-
-@refused("a plain number read off computed values")
-def number_read_off_a_tensor(m, x):
-    return m.stem(x) * x.mean().item()
-
-
-@refused("a plain number read off|comparison")
-def elements_chosen_by_value(m, x):
-    y = m.stem(x)
-    return y * torch.masked_select(y, y > 0).sum()
-
-
-@refused("autocast")
-def lower_precision_inside(m, x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = m.stem(x)
-    return y.float()
-
-
-@refused("random numbers")
-def noise_in_forward(m, x):
-    return m.stem(x) + torch.randn(10)
-
-
-@refused("division by a computed value")
-def division_by_a_norm(m, x):
-    y = m.stem(x)
-    return y / (y.abs().sum((1, 2, 3), keepdim=True) + 1)
-
-
-@refused("matrix product")
-def attention(m, x):
-    y = m.stem(x).flatten(2)
-    return (y @ y.transpose(1, 2)).mean(2)[:, :4]
-
-
-@refused("batch")
-def images_mixed(m, x):
-    return m.stem(x) + m.stem(x.flip(0))
-
-
-@refused("dropout with training=True")
-def dropout_always(m, x):
-    return F.dropout(m.stem(x), 0.5, training=True)
-
-
-@refused("values of a tensor")
-def decision_on_data(m, x):
-    return m.stem(x) if x.sum() > 0 else m.a(m.stem(x))
-
-
-@refused("returns as '1' does not depend on its input")
-def two_answers_one_constant(m, x):
-    return m.fc(m.stem(x).mean((2, 3))), m.scale
-
-
-@refused("max_unpool2d.*reads positions of maxima")
-def positions_of_maxima(m, x):
-    y, where = F.max_pool2d(m.relu(m.stem(x)), 2, return_indices=True)
-    return F.max_unpool2d(y, where, 2)
-
-
-@refused("returns as '1' is positions of maxima")
-def positions_returned(m, x):
-    y, where = m.stem(x).max(1)
-    return y.flatten(1), where
-
-
-@refused("cond.*a decision on computed values")
-def conditional_operator(m, x):
-    y = m.stem(x)
-    return torch.cond(y.sum() > 0, lambda t: t * 2, lambda t: t + 1, (y,))
-
-
-@refused("a jump from 20.* to 0.1")
-def threshold_with_a_jump(m, x):
-    return F.threshold(m.stem(x), 0.1, 20.0)
-
-
-@refused("batch norm with batch statistics")
-def batch_statistics(m, x):
-    return F.batch_norm(m.stem(x), None, None, training=True)
-
-
-@refused("compile with the answer `class`")
-def class_as_the_answer(m, x):
-    return m.fc(m.stem(x).mean((2, 3))).argmax(1, keepdim=True)
-
-
-@refused("a function without a private form")
-def sigmoid_by_hand(m, x):
-    return 1 / (1 + torch.exp(-m.stem(x)))
-
-
-@refused("other than of one computed value and one constant")
-def gram_matrix(m, x):
-    y = m.stem(x).flatten(2)
-    return torch.einsum("ncp,ndp->ncd", y, y).mean(2)

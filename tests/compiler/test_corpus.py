@@ -15,7 +15,9 @@ from autorep.program.fixed import FixedProgram
 from autorep.program.ir import Program
 from autorep.program.rounding import rounding_bound
 from autorep.replacement import replace_activations_
-from tests.compiler.corpus import CASES, REFUSED, Styles
+from tests.compiler import corpus_moved  # noqa: F401  # fills CASES
+from tests.compiler.corpus import CASES, Styles
+from tests.compiler.corpus_refused import REFUSED
 from tests.mpc.programs import DealtRounding, run_known
 from tests.program.networks import images, settle_
 

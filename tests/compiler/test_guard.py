@@ -53,6 +53,23 @@ class ByBatch(nn.Module):
         return self.fc(x) * len(x)
 
 
+class NotAlone(nn.Module):
+    """Fails on a batch of one, which torch.export, asked with two, does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        assert len(x) > 1, "no image alone"
+        return self.fc(x)
+
+
+def test_a_model_that_fails_by_itself_is_refused_with_its_own_words():
+    with pytest.raises(TraceError, match="NotAlone itself fails on a batch of 1.*no image alone"):
+        compile_program(NotAlone(), torch.randn(4, 4))
+
+
 @pytest.mark.parametrize("cls", [Counting, ByBatch])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_forward_that_changes_from_call_to_call_is_refused(cls, count):

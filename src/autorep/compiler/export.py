@@ -28,7 +28,8 @@ from autorep.errors import TraceError
 
 _TORCH = os.path.dirname(torch.__file__)
 _LAYERS = os.path.join(_TORCH, "nn", "modules")
-_OWN = os.path.dirname(__file__)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN = (os.path.join(_PACKAGE, "compiler"), os.path.join(_PACKAGE, "replacement"))
 _LIBRARY, _PACKAGES = os.path.dirname(os.__file__), ("site-packages", "dist-packages")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _CALL_NUMBER = re.compile(r"@\d+")  # torch.export's mark of a module's second and later calls
@@ -103,8 +104,8 @@ class Exported:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's, or of a package of models, rather than torch's, Python's or the compiler's."""
-    if file.startswith((_TORCH, _OWN, "<")):
+    """Whether a file is the user's, or of a package of models, rather than torch's, Python's or our own."""
+    if file.startswith((_TORCH, *_OWN, "<")):
         return False
     return not file.startswith(_LIBRARY) or any(packages in file for packages in _PACKAGES)
 

@@ -7,6 +7,7 @@ changes from call to call), and is refused with the first layer that differs.
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from autorep.compiler.draft import Draft
 from autorep.compiler.export import arguments, named_leaves
 from autorep.compiler.ranges import Calibration
 from autorep.compiler.trace import Traced
-from autorep.errors import RangeError, TraceError
+from autorep.errors import AutorepError, RangeError, TraceError
 from autorep.program.fixed import NearestRounding, run_fixed
 from autorep.program.floating import run_ops
 from autorep.program.ir import Program
@@ -135,14 +136,34 @@ def _check_bound(program: Program, images: np.ndarray, fixed: np.ndarray, bound:
 
 
 def _check_steady(model: nn.Module, images: np.ndarray) -> None:
-    """Refuse a model that answers otherwise when asked again, or when an image is alone in its batch."""
+    """Refuse a model that answers otherwise when asked again, or when an image is alone in its batch, or by chance.
+
+    Whoever draws random numbers answers otherwise only now and then, so the generators are looked at.
+    """
     together = _answers(model, images)
+    before = _generators()
     steady = np.array_equal(together, _answers(model, images), equal_nan=True)
     if steady and _furthest(together[:1], _answers(model, images[:1])) is not None:
         exact = copy.deepcopy(model).double()  # the same sums in another order may round otherwise
         steady = _furthest(_answers(exact, images)[:1], _answers(exact, images[:1])) is None
+    for library, state in _generators().items():
+        if state != before[library]:
+            raise TraceError(
+                f"{type(model).__name__} draws random numbers ({library}) in its forward although it is evaluated; an "
+                "evaluated model must give one answer: draw them under `if self.training`"
+            )
     if not steady:
         raise TraceError(f"{type(model).__name__} {_UNSTEADY}")
+
+
+def _generators() -> dict[str, Any]:
+    """Where the global generators of random numbers stand."""
+    _, words, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  # the one that a forward may use
+    return {
+        "Python's random": random.getstate(),
+        "numpy.random": (np.asarray(words).tobytes(), position),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
 
 
 def _parts(answers: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
@@ -182,8 +203,16 @@ def _is_rounding(
 
 def _answers(model: nn.Module, images: np.ndarray) -> np.ndarray:
     parameter = next(model.parameters(), torch.empty(0))
-    # a copy, which the model may change
-    answer = model(torch.tensor(images, device=parameter.device, dtype=parameter.dtype))
+    copied = torch.tensor(images, device=parameter.device, dtype=parameter.dtype)  # which the model may change
+    try:
+        answer = model(copied)
+    except AutorepError:
+        raise
+    except Exception as error:  # whatever the user's forward raises
+        raise TraceError(
+            f"{type(model).__name__} itself fails on a batch of {len(images)}, although torch.export follows it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if not isinstance(answer, Tensor):
         rows = [value.reshape(len(images), -1) for value in named_leaves(answer).values() if value is not None]
         answer = torch.cat(rows, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,13 @@ def hardsigmoid(to: Translator, x: Live) -> Live:
 def clamp(to: Translator, x: Live, min=None, max=None) -> Live:
     if not all(isinstance(bound, int | float | None) for bound in (min, max)):
         raise Unsupported("clamp with bounds that are tensors; use numbers")
+    if math.inf == min or -math.inf == max or any(bound is not None and math.isnan(bound) for bound in (min, max)):
+        raise Unsupported(f"clamp between {min} and {max}; leave out a bound that is none")
+    min, max = (None if bound is not None and math.isinf(bound) else bound for bound in (min, max))
+    if min is None and max is None:
+        return x
+    if min is not None and max is not None and min >= max:  # as torch has it
+        return to.affine(x, 0.0, max)
     if min is not None and max is not None:
         return activate(to, x, ACTIVATIONS["hardtanh"], (min, max))
     if min is not None:
@@ -174,6 +182,8 @@ def minimum(to: Translator, x, y) -> Live:
 
 def masked(to: Translator, x: Live, module: Any) -> Live:
     """A replaced activation: kept elements compare, the others follow their channel's polynomial."""
+    if x.shape[:1] != (to.batch,):
+        raise Unsupported(f"a value of shape {x.shape} for {to.batch} images under a mask; keep the batch first")
     if tuple(module.mask.shape) != x.image_shape:
         raise Unsupported(
             f"a mask of shape {tuple(module.mask.shape)} where the value has {x.image_shape}: a mask belongs to the "

@@ -15,6 +15,10 @@ from autorep.program.ir import Conv, Linear
 from autorep.program.windows import output_size
 
 Sides = tuple[tuple[int, int], tuple[int, int]]
+STATISTICS = (
+    "it takes statistics of the image itself, which would cost eight rounds; put BatchNorm2d in its place, which folds "
+    "away: give it the same weight and bias, show it training images in train(), then fine-tune"
+)
 
 
 @rule("conv2d")
@@ -184,7 +188,7 @@ def batch_norm(to: Translator, x: Live, weight, bias, mean, variance, training, 
 def instance_norm(to: Translator, x: Live, weight, bias, mean, variance, use_input_stats, *rest: Any) -> Live:
     """With running statistics it is a batch norm."""
     if use_input_stats:
-        raise Unsupported("it divides by statistics of the image itself; use BatchNorm2d")
+        raise Unsupported(STATISTICS)
     return batch_norm(to, x, weight, bias, mean, variance, False, *rest)
 
 

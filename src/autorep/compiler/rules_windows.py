@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from autorep.compiler.live import Live, Unsupported
+from autorep.compiler.rules_activation import maximum as larger
+from autorep.compiler.rules_activation import minimum as smaller
 from autorep.compiler.translate import Translator, need_images, pair, rule
 from autorep.program.ir import MaxPool, SumPool
 from autorep.program.windows import output_size
@@ -118,18 +121,23 @@ def amin(to: Translator, x: Live, dim=(), keepdim=False) -> Live:
 
 
 @rule("max")
-def maximum_along(to: Translator, x: Live, dim=None, keepdim=False) -> tuple[Live, None]:
-    """torch.max(x, dim): the maxima, and no positions of theirs."""
-    if isinstance(dim, Live) or dim is None:
-        raise Unsupported("the larger of two values, or of a whole batch; use max pooling or ReLU")
+def maximum_along(to: Translator, x, dim=None, keepdim=False) -> Live | tuple[Live, None]:
+    """torch.max(x, dim): the maxima, and no positions of theirs; torch.max(x, y): the larger of two values."""
+    if isinstance(dim, Live | Tensor):
+        return larger(to, x, dim)
+    if dim is None:
+        raise Unsupported("the largest value of a whole batch; use max pooling or ReLU")
     return amax(to, x, [dim], keepdim), None
 
 
 @rule("min")
-def minimum_along(to: Translator, x: Live, dim=None, keepdim=False) -> tuple[Live, None]:
-    """torch.min(x, dim): the minima, and no positions of theirs."""
-    least, _ = maximum_along(to, to.affine(x, -1.0, 0.0), dim, keepdim)
-    return to.affine(least, -1.0, 0.0), None
+def minimum_along(to: Translator, x, dim=None, keepdim=False) -> Live | tuple[Live, None]:
+    """torch.min(x, dim): the minima, and no positions of theirs; torch.min(x, y): the smaller of two values."""
+    if isinstance(dim, Live | Tensor):
+        return smaller(to, x, dim)
+    if dim is None:
+        raise Unsupported("the smallest value of a whole batch; use max pooling or ReLU")
+    return amin(to, x, [dim], keepdim), None
 
 
 def average(to: Translator, x: Live, axes: Sequence[list[Window]], divisor: np.ndarray) -> Live:
@@ -171,7 +179,7 @@ def maximum(to: Translator, x: Live, axes: Sequence[list[Window]]) -> Live:
     return to.append(MaxPool, [spread], _pooled(x, axes), kind="wire", kernel=kernel, stride=kernel)
 
 
-def _picked(numbers: torch.Tensor, rows: list[int], columns: list[int]) -> torch.Tensor:
+def _picked(numbers: Tensor, rows: list[int], columns: list[int]) -> Tensor:
     """These rows and columns of an image; one beyond the last is zero."""
     return F.pad(numbers, (0, 1, 0, 1))[:, :, rows][:, :, :, columns]
 

@@ -16,6 +16,7 @@ from autorep.compiler.draft import Draft
 from autorep.compiler.export import Exported, arguments, export, function_name
 from autorep.compiler.live import Live, Unsupported
 from autorep.compiler.rules_activation import masked
+from autorep.compiler.rules_linear import STATISTICS
 from autorep.compiler.translate import RULES, Translator
 from autorep.program.ir import Input
 
@@ -78,7 +79,7 @@ class _NoResult:
 class _Importer:
     """Walks the graph once; constants are computed, calls on computed values translated."""
 
-    def __init__(self, graph: Exported, sites: dict[str, nn.Module], batch: int) -> None:
+    def __init__(self, graph: Exported, sites: dict[str, Any], batch: int) -> None:
         self.graph, self.sites = graph, sites
         self.draft = Draft()
         self.translator = Translator(self.draft, batch)
@@ -144,6 +145,11 @@ class _Importer:
             self.values[node] = args[0][args[1]]
         elif any(_depends(self.values[n]) for n in node.all_input_nodes):
             self.values[node] = self._translated(node, args, kwargs)
+        elif function_name(node) == "masked_activation":  # of a constant
+            z, path = args
+            self.values[node] = self.sites[path].reference(z)[0]
+        elif any(isinstance(self.values[n], NUMBERS) for n in node.all_input_nodes):  # told where it was read off
+            self.values[node] = self._unknown(node.meta["val"])
         else:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 self._problem(node, "random numbers in forward; an evaluated model must give one answer")
@@ -170,11 +176,16 @@ class _Importer:
             return result
         except Unsupported as reason:
             self._problem(node, str(reason))
-        except (TypeError, AttributeError, RuntimeError, ValueError, LookupError) as error:
+        except (TypeError, AttributeError, RuntimeError, ValueError, LookupError, ArithmeticError) as error:
             if not any(self._is_stand_in(self.values[n]) for n in node.all_input_nodes):
                 self._problem(node, f"arguments or shapes that its rule does not know: {error}")
-        stand_ins = tuple(self._stand_in(shape) for shape in shapes)
-        return stand_ins if isinstance(wanted, list | tuple) else stand_ins[0]
+        return self._unknown(wanted)
+
+    def _unknown(self, wanted: Any) -> Any:
+        """What stands for a result, or several, that cannot be computed."""
+        if isinstance(wanted, list | tuple):
+            return tuple(map(self._unknown, wanted))
+        return self._stand_in(tuple(wanted.shape)) if isinstance(wanted, Tensor) else wanted
 
     def _stand_in(self, shape: tuple[int, ...]) -> Live:
         """A value of that shape from nowhere, so that what follows a problem can be examined too."""
@@ -225,7 +236,7 @@ ADVICE: dict[str, str] = {
             "cosine_similarity",
             "cdist",
         ),
-        "it takes statistics of the image itself; put BatchNorm2d in its place, which folds away, and fine-tune",
+        STATISTICS,
     ),  # fmt: skip
     "_native_batch_norm_legit": "batch norm with batch statistics; train with track_running_stats=True, call eval()",
     **dict.fromkeys(("softmax", "log_softmax", "_softmax"), "return logits; the client can apply softmax"),

@@ -55,6 +55,7 @@ OPENED = (Input, Activation, Requantize, Sign)  # what gives a wire its scale
 FRACTIONS = (16, 15, 14, 13, 12)  # tried in this order
 COMMON_BITS = 44
 QUADRATIC_BITS = 32  # least lead_frac + 2·quad_frac; below, a quadratic is too coarse to be useful
+LEAST_QUAD_FRAC = 8  # of y inside a quadratic
 SLOPE_FRAC = 7  # of splines
 SIGN_FRAC = 12  # at which a sum that is not whole is compared for its sign
 WIDEST_BITS = 46  # of a sum whose weights get extra fractional bits
@@ -256,6 +257,8 @@ class _Planner:
         on_counts = op.name in self.narrow and not self.ops[op.inputs[0]].frac
         if on_counts and is_whole(weight, self.draft.parameter(op.name, "bias")):
             return 0
+        if not weight.any():  # a branch that starts at nothing
+            return self.f
         fan_in = math.prod(weight.shape[1:])
         square = self.calibration.values[op.inputs[0]].square
         error = 0.29 * math.sqrt(fan_in * square) * 2.0 ** (-self.f)
@@ -314,6 +317,7 @@ class _Planner:
     def _open_bits(self, op: Op) -> int:
         source = self.ops[op.inputs[0]]
         needed = source.frac + (self._whole_bits(source) or self._integer_bits(self.reach[source.name])) + 2
+        needed = max(needed, source.frac - _coarsest(op) + 3)  # where values vanish, the shift's own bits remain
         open_bits = max(needed, 4) if isinstance(op, Sign) else _round_width(needed)
         if open_bits > 62:
             raise _DoesNotFit(f"{self._describe(source)}: opening it takes {open_bits} bits, 62 are there")
@@ -400,12 +404,20 @@ class _Planner:
             lead = total - 2 * quad_frac
             return 4.0**-quad_frac / 6 * steepness + 4.0**-lead / 12 * seen.quad_fourth
 
-        best = min(range(8, min(op.frac, op.in_frac, (total - 4) // 2) + 1), key=error)
+        best = min(range(LEAST_QUAD_FRAC, min(op.frac, op.in_frac, (total - 4) // 2) + 1), key=error)
         return min(total - 2 * best, 24), best
 
     def _describe(self, op: Op) -> str:
         largest = self.calibration.values[op.name].largest
         return f"layer {op.name!r} ({type(op).__name__}) reaches |value| = {largest:.4g} in calibration"
+
+
+def _coarsest(op: Op) -> int:
+    """Fewest fractional bits to which an operation may shift the sum that it opens."""
+    if not isinstance(op, Activation | Sign):
+        return op.frac
+    kept = op.kept_frac if isinstance(op, Sign) or op.kept_count else op.frac
+    return min(kept, LEAST_QUAD_FRAC) if isinstance(op, Activation) and op.quad_count else kept
 
 
 def _furthest_knot(op: Activation) -> float:
