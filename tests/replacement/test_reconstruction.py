@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from autorep import models
 from autorep.errors import BudgetError, DataError
-from autorep.replacement import attach, fit_without_training_, replace_activations_
+from autorep.replacement import attach, fit_without_training_, reconstruction, replace_activations_
 from autorep.replacement.reach import reach
 
 
@@ -53,6 +53,17 @@ def test_it_leaves_no_hooks_and_no_limits_behind():
         assert site.range_limit is None
         assert site.input_limit == torch.inf
     assert not model._forward_pre_hooks
+
+
+def test_large_images_are_ranked_by_a_few_at_a_time(monkeypatch):
+    model, images = network()
+    replace_activations_(model, images[:1], budget=300)
+    monkeypatch.setattr(reconstruction, "RANKING_PIXELS", 10 * images[0, 0].numel())
+    counts = []
+    hook = model.register_forward_pre_hook(lambda module, args: counts.append(len(args[0])))
+    fit_without_training_(model, images[:25])
+    hook.remove()
+    assert set(counts) == {10, 5}
 
 
 def test_a_model_on_its_way_and_empty_images_are_refused():

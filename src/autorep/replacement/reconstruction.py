@@ -25,6 +25,7 @@ from autorep.replacement.moments import evaluating
 from autorep.replacement.schedule import cosine
 from autorep.replacement.settings import CourseSettings
 
+RANKING_PIXELS = 1 << 18  # of the images that elements are ranked by, at a time
 CORRECTION_PIXELS = 1 << 20  # of the images that least squares are solved on
 TEMPERATURE = 4.0  # at which answers are compared
 CLIP = 1.0  # largest norm of a step's gradient
@@ -54,10 +55,11 @@ def fit_without_training_(
         raise DataError(f"images of shape {tuple(images.shape)}; expected (N, C, H, W) with at least one image")
     reference = copy.deepcopy(model).eval().requires_grad_(False)
     settings = CourseSettings(curve=1.0, average=0.0)  # scores must rank by what full quadratics miss
-    course = Course(model, handle, lambda: images.split(256), 0, settings, epoch_steps=1)
+    pixels = images[0, 0].numel()
+    course = Course(model, handle, lambda: images.split(max(1, RANKING_PIXELS // pixels)), 0, settings, epoch_steps=1)
     course.begin_()
     handle.settle_(budget)
-    correct_(model, images[: max(1, CORRECTION_PIXELS // images[0, 0].numel())], seed=seed)
+    correct_(model, images[: max(1, CORRECTION_PIXELS // pixels)], seed=seed)
     if steps:
         with _at_inference_statistics(model, handle):
             _reconstruct_(course, reference, images, steps, batch, rate, torch.Generator().manual_seed(seed))
