@@ -72,6 +72,15 @@ def test_default_recipe_keeps_exactly_the_budget_and_the_accuracy(baseline, tmp_
     assert load_model(tmp_path / "run").replacement.count() == 205
 
 
+@pytest.mark.parametrize(("rate", "told"), [(1e-6, "above its budget of 1,000; they were cut"), (0.5, "put back")])
+def test_a_count_that_misses_its_budget_is_told_with_its_side(baseline, tmp_path, capsys, rate, told):
+    settings = {"weights": baseline[0] / "model.safetensors", "budget": 1000, "epochs": 1, "lost_among": 1}
+    heavy = PenaltySettings(weight=1e6)
+    result = replace(ReplaceSettings.of("faithful", penalty=heavy, aux_rate=rate, out=tmp_path / "run", **settings))
+    assert result["relus"] == 1000
+    assert told in capsys.readouterr().err
+
+
 def test_faithful_recipe_ends_at_exactly_the_budget(baseline, tmp_path):
     settings = ReplaceSettings.of(
         "faithful",

@@ -240,7 +240,8 @@ def _settle_(trainer: Trainer, course: Course) -> None:
     excess = handle.count() - final
     flips = handle.settle_(final)
     if abs(excess) > 0.01 * handle.total:
-        warn(f"the run ended {excess:,} ReLUs above its budget of {handle.count():,}; they were cut without training")
+        side, done = ("above", "cut") if excess > 0 else ("below", "put back")
+        warn(f"the run ended {abs(excess):,} ReLUs {side} its budget of {final:,}; they were {done} without training")
     trainer.run.record(event="stages", step=trainer.step, finalised=trainer.held_out_accuracy(), flips=flips)
 
 
