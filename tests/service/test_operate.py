@@ -173,8 +173,8 @@ def serial_number(deployment: LocalDeployment, role: str, address: str, caller: 
 
 
 def test_kit_with_a_flipped_bit_gives_no_wrong_answer(program: Program, tmp_path: Path) -> None:
-    with LocalDeployment(program, prepare=8, options=OPTIONS, folder=tmp_path) as deployment:
-        deployment.kill("dealer")  # so that the kits on disk are used
+    with LocalDeployment(program, prepare=28, options=OPTIONS, folder=tmp_path) as deployment:
+        deployment.kill("dealer")  # so that the kits on disk are used: more are prepared than memory holds
         for role in ("party0", "party1"):
             for kit in (tmp_path / f"store{role[-1]}").glob("*/ready/*"):
                 try:
