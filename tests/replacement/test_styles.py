@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,11 @@ class Scripted(Styled):
         return self.function(self.act(y))
 
 
+class ByChance(Styled):
+    def body(self, y):
+        return self.act(y) if random.random() < 0.999 else y
+
+
 @pytest.mark.parametrize("cls", [Keyword, OfAParameter])
 def test_a_replaced_model_computes_and_compiles(cls):
     model, x = cls(), images(6)
@@ -110,3 +117,10 @@ def test_a_replaced_activation_of_a_flattened_batch_is_refused():
     next(iter(replacement.sites.values())).mask.view(-1)[::2] = 0
     with pytest.raises(UnsupportedOpError, match="keep the batch first"):
         compile_program(model, x)
+
+
+def test_a_forward_that_throws_dice_is_refused_and_left_alone():
+    model, x = ByChance(), images(1)
+    with pytest.raises(TraceError, match="draws random numbers .Python's random."):
+        replace_activations_(model, x)
+    assert "forward" not in vars(model)

@@ -7,7 +7,6 @@ changes from call to call), and is refused with the first layer that differs.
 from __future__ import annotations
 
 import copy
-import random
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from autorep.program.fixed import NearestRounding, run_fixed
 from autorep.program.floating import run_ops
 from autorep.program.ir import Program
 from autorep.program.rounding import rounding_bound
+from autorep.replacement.chance import refusing_chance
 
 TOLERANCE = 1e-4  # of the largest logit: beyond it, rounding must be shown to be the cause
 ROUNDING = 30  # times the difference between the model in float32 and in float64 is rounding …
@@ -136,34 +136,15 @@ def _check_bound(program: Program, images: np.ndarray, fixed: np.ndarray, bound:
 
 
 def _check_steady(model: nn.Module, images: np.ndarray) -> None:
-    """Refuse a model that answers otherwise when asked again, or when an image is alone in its batch, or by chance.
-
-    Whoever draws random numbers answers otherwise only now and then, so the generators are looked at.
-    """
+    """Refuse a model that answers otherwise when asked again, or when an image is alone in its batch, or by chance."""
     together = _answers(model, images)
-    before = _generators()
-    steady = np.array_equal(together, _answers(model, images), equal_nan=True)
-    if steady and _furthest(together[:1], _answers(model, images[:1])) is not None:
-        exact = copy.deepcopy(model).double()  # the same sums in another order may round otherwise
-        steady = _furthest(_answers(exact, images)[:1], _answers(exact, images[:1])) is None
-    for library, state in _generators().items():
-        if state != before[library]:
-            raise TraceError(
-                f"{type(model).__name__} draws random numbers ({library}) in its forward although it is evaluated; an "
-                "evaluated model must give one answer: draw them under `if self.training`"
-            )
+    with refusing_chance(model):
+        steady = np.array_equal(together, _answers(model, images), equal_nan=True)
+        if steady and _furthest(together[:1], _answers(model, images[:1])) is not None:
+            exact = copy.deepcopy(model).double()  # the same sums in another order may round otherwise
+            steady = _furthest(_answers(exact, images)[:1], _answers(exact, images[:1])) is None
     if not steady:
         raise TraceError(f"{type(model).__name__} {_UNSTEADY}")
-
-
-def _generators() -> dict[str, Any]:
-    """Where the global generators of random numbers stand."""
-    _, words, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  # the one that a forward may use
-    return {
-        "Python's random": random.getstate(),
-        "numpy.random": (np.asarray(words).tobytes(), position),
-        "torch": torch.get_rng_state().numpy().tobytes(),
-    }
 
 
 def _parts(answers: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:

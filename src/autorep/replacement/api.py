@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from autorep.errors import ConfigError, DataError, TraceError
 from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget
+from autorep.replacement.chance import refusing_chance
 from autorep.replacement.handle import SETTINGS_ATTRIBUTE, Replacement, ReplacementSettings
 from autorep.replacement.herpn import HermiteNorm
 from autorep.replacement.indicator import SURROGATES
@@ -108,7 +109,10 @@ def replace_activations_(
     probes = _probes(example_input)
     with torch.no_grad():
         pooled = sum(call.comparisons for call in max_pools(trial, _copies(probes[0])))
-        with evaluating(model):  # the model itself: hooks and closures of its copy may refer to it
+        with (
+            evaluating(model),
+            refusing_chance(model),
+        ):  # the model itself: hooks and closures of its copy may refer to it
             expected = [model(*_copies(probe)) for probe in probes]
         forwards = build_forwards(trial, found, modules, kinds)
         install_(trial, modules, forwards)
