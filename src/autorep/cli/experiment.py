@@ -94,8 +94,8 @@ class Experiment:
             from autorep.bench.record import record
 
             print(f"wrote {record(f'experiments/{experiment.name}', kept)}", file=sys.stderr)
-        if outcomes:
-            _figure(folder / "figure.png", experiment.series, outcomes)
+        if drawn := [one for one in rows_kept if one["relus"]]:
+            _figure(folder / "figure.png", drawn)
         return 1 if failed or any(verdict is False for _, verdict in verdicts) else 0
 
     def _timed(self, found: Outcome, program: Program | None) -> Outcome:
@@ -122,13 +122,10 @@ def find(name: str) -> Path:
     return path
 
 
-def _figure(path: Path, names: Any, outcomes: list[Any]) -> None:
-    """Accuracy against ReLUs, a line a series."""
-    from autorep.report.figures import Series, frontier
+def _figure(path: Path, outcomes: list[dict[str, Any]]) -> None:
+    """Accuracy against ReLUs, as the report draws it: the best series, a line each."""
+    from autorep.report.experiment_sections import MOST_LINES, by_series
+    from autorep.report.figures import frontier
 
-    lines: list[Series] = []
-    for name in names:
-        points = sorted({(float(o.relus), o.accuracy) for o in outcomes if o.series == name})
-        if points:
-            lines.append(Series(name, points, ours=not lines))
+    lines = by_series(outcomes, lambda one: float(one["relus"]))[:MOST_LINES]
     frontier(lines, "ReLUs kept", relus=True).savefig(path, dpi=120)

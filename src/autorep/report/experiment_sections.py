@@ -46,12 +46,11 @@ def experiment_sections(sources: Sources) -> Iterator[Section]:
             )
 
 
-def _section(
-    record: Record, title: str, xlabel: str, outcomes: Outcomes, x: Callable[[Mapping[str, Any]], float], text: str
-) -> Section:
+def by_series(outcomes: Outcomes, x: Callable[[Mapping[str, Any]], float]) -> list[Series]:
+    """A line a series, the best accuracy first; the seeds of one budget make one point."""
     points: dict[str, dict[float, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for one in outcomes:
-        points[one["series"]][one["budget"]].append(one)  # seeds of one budget make one point
+        points[one["series"]][one["budget"]].append(one)
     series = [
         Series(
             name,
@@ -60,7 +59,14 @@ def _section(
         )
         for name, budgets in points.items()
     ]
-    best = sorted(series, key=lambda one: -max(y for _, y in one.points))[:MOST_LINES]
+    return sorted(series, key=lambda one: -max(y for _, y in one.points))
+
+
+def _section(
+    record: Record, title: str, xlabel: str, outcomes: Outcomes, x: Callable[[Mapping[str, Any]], float], text: str
+) -> Section:
+    series = by_series(outcomes, x)
+    best = series[:MOST_LINES]
     rows = [
         (
             one["series"],
