@@ -14,7 +14,7 @@ from autorep.cli.named import sketch
 from autorep.compiler.binary import whole_numbers
 from autorep.compiler.compile import compile_program
 from autorep.compiler.draft import Draft
-from autorep.errors import BudgetError
+from autorep.errors import TraceError
 from autorep.mpc.cost import cost
 from autorep.mpc.local import LocalPair
 from autorep.program.fixed import FixedProgram
@@ -93,6 +93,6 @@ def test_a_key_that_pays_out_one_bit_is_a_third_of_a_relus():
     per_sign = cost(binary).offline_bytes(0) / 173_056
     per_relu = cost(usual).offline_bytes(0) / 188_416
     assert per_sign < 0.5 * per_relu
-    with pytest.raises(BudgetError, match="has 0 ReLUs"):
+    with pytest.raises(TraceError, match="no activation of kind relu"):
         sketch("binary_cifar", relus=10)
     assert any(isinstance(op, Conv) for op in binary.ops)
