@@ -42,9 +42,6 @@ UPWARDS = {("program/ir.py", "modes.run")}
 CIRCLES = {
     ("program.ir", "modes"),
     ("program.ir", "program.files"),  # Program.save and Program.load
-    ("replacement.handle", "replacement.course"),
-    ("replacement.selection.base", "replacement.handle"),
-    ("training.compiled", "training.saved"),
 }
 
 

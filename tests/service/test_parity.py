@@ -17,7 +17,8 @@ from autorep.cli.main import main
 from autorep.compiler.compile import measure_ranges
 from autorep.preprocessing import Preprocessing
 from autorep.service.local import LocalDeployment
-from autorep.training.saved import SavedModel, load_model, save_model
+from autorep.training.compiled import SavedModel
+from autorep.training.saved import load_model, save_model
 from tests.cli.test_local import OWN
 
 from .chromium import Chromium

@@ -14,8 +14,8 @@ from autorep import data, models
 from autorep.data.augment import epoch_order, normalise, training_batch
 from autorep.replacement import replace_activations_
 from autorep.replacement.schedule import cosine
+from autorep.replacement.softened import distillation
 from autorep.training import ReplaceSettings, accuracy, load_model, replace
-from autorep.training.distillation import distillation
 from autorep.training.shifts import measure
 
 

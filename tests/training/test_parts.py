@@ -14,14 +14,9 @@ from autorep.errors import CheckpointError, ConfigError
 from autorep.replacement import replace_activations_
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.schedule import cosine, ramp
+from autorep.replacement.softened import distillation
 from autorep.settings import parse
-from autorep.training.distillation import (
-    FeatureTap,
-    Teacher,
-    distillation,
-    feature_distance,
-    fold_batch_norm,
-)
+from autorep.training.distillation import FeatureTap, Teacher, feature_distance, fold_batch_norm
 from autorep.training.parallel import Processes
 from autorep.training.saved import load_model, save_model
 from autorep.training.settings import RECIPES, ReplaceSettings, TrainSettings

@@ -29,7 +29,8 @@ from autorep import _native, models
 from autorep.replacement import replace_activations_
 from autorep.replacement.course import Course
 from autorep.replacement.functions import function
-from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance
+from autorep.replacement.softened import distillation
+from autorep.training.distillation import FeatureTap, Teacher, feature_distance
 from autorep.training.settings import ReplaceSettings
 from autorep.training.trainer import weights_optimizer
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autorep.modes import Differences
     from autorep.mpc.cost import Cost as CountedCost
     from autorep.program.ir import Program
-    from autorep.training.saved import SavedModel
+    from autorep.training.compiled import SavedModel
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _own(name: str, data: str | None, path: Path | None) -> SavedModel:
     """A trained network of one's own, with what the data set says of its input: shape, classes, normalisation."""
     from autorep import models
     from autorep.data import load
-    from autorep.training.saved import SavedModel
+    from autorep.training.compiled import SavedModel
 
     if data is None:
         raise ConfigError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autorep.program.ir import Program
-    from autorep.training.saved import SavedModel
+    from autorep.training.compiled import SavedModel
 
 
 def is_network(name: str) -> bool:

@@ -26,13 +26,14 @@ from autorep.errors import ConfigError, DataError, TraceError
 from autorep.replacement.activation import MaskedActivation
 from autorep.replacement.budget import check_budget
 from autorep.replacement.chance import refusing_chance
-from autorep.replacement.handle import SETTINGS_ATTRIBUTE, Replacement, ReplacementSettings
+from autorep.replacement.handle import Replacement
 from autorep.replacement.herpn import HermiteNorm
 from autorep.replacement.indicator import SURROGATES
 from autorep.replacement.kept import module_kind
 from autorep.replacement.moments import as_tensor, evaluating, images_of
 from autorep.replacement.pooling import max_pools
 from autorep.replacement.prelu import open_prelus_
+from autorep.replacement.replaced import SETTINGS_ATTRIBUTE, ReplacementSettings
 from autorep.replacement.rewrite import build_forwards, install_
 from autorep.replacement.sites import REPLACEABLE, SiteMap, find_sites, separate_shared_activations_
 

@@ -19,22 +19,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from autorep.errors import ConfigError
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.functions import function
-from autorep.replacement.handle import Replacement
 from autorep.replacement.prices import Prices
+from autorep.replacement.replaced import ReplacedActivations
 from autorep.replacement.schedule import cosine
 from autorep.replacement.selection import Context, selection
 from autorep.replacement.settings import CourseSettings
+from autorep.replacement.softened import distillation
 from autorep.replacement.stress import Stress
 
 STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
 STRESS_EVERY = 2  # steps
 STRESS_ANSWERS = 0.25  # weight of the teacher's answers to distorted images
-TEMPERATURE = 4.0  # at which they are compared
 
 
 class Course:
@@ -43,7 +42,7 @@ class Course:
     def __init__(
         self,
         model: nn.Module,
-        handle: Replacement,
+        handle: ReplacedActivations,
         batches: Callable[[], Iterable[Any]],
         total_steps: int,
         settings: CourseSettings,
@@ -145,7 +144,7 @@ class Course:
         self._refuse_foreign_moves()
         if self.handle.frozen:
             for aux in self.handle.aux_parameters():
-                aux.grad = None  # of data-parallel training, see Replacement.freeze_
+                aux.grad = None  # of data-parallel training, see ReplacedActivations.freeze_
         factor = cosine(self.taken, self.total_steps, self.settings.warmup)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -230,10 +229,8 @@ class Course:
             loss = self.settings.stress_weight * excess
             if self.ctx.teacher is not None:
                 with torch.no_grad():
-                    answers = F.log_softmax(self.ctx.teacher(images).float() / TEMPERATURE, dim=1)
-                own = F.log_softmax(logits / TEMPERATURE, dim=1)
-                distance = F.kl_div(own, answers, reduction="batchmean", log_target=True) * TEMPERATURE**2
-                loss = loss + STRESS_ANSWERS * distance
+                    answers = self.ctx.teacher(images).float()
+                loss = loss + STRESS_ANSWERS * distillation(logits, answers)
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         pairs = [(p, g) for p, g in zip(parameters, gradients) if g is not None]

@@ -20,14 +20,15 @@ from torch.nn import functional as F
 from autorep.errors import BudgetError, DataError
 from autorep.replacement.correction import correct_
 from autorep.replacement.course import Course
-from autorep.replacement.handle import Replacement, attach
+from autorep.replacement.handle import attach
 from autorep.replacement.moments import evaluating
+from autorep.replacement.replaced import ReplacedActivations
 from autorep.replacement.schedule import cosine
 from autorep.replacement.settings import CourseSettings
+from autorep.replacement.softened import distillation
 
 RANKING_PIXELS = 1 << 18  # of the images that elements are ranked by, at a time
 CORRECTION_PIXELS = 1 << 20  # of the images that least squares are solved on
-TEMPERATURE = 4.0  # at which answers are compared
 CLIP = 1.0  # largest norm of a step's gradient
 
 
@@ -84,7 +85,7 @@ def _reconstruct_(
             parts = [_distance(mine, theirs) for mine, theirs in zip(own, others, strict=True)]
             own.clear()
             others.clear()
-            loss = torch.stack(parts).mean() + _divergence(logits, answers) + course.loss()
+            loss = torch.stack(parts).mean() + distillation(logits, answers) + course.loss()
             own.clear()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -94,7 +95,7 @@ def _reconstruct_(
 
 
 @contextmanager
-def _at_inference_statistics(model: nn.Module, handle: Replacement) -> Iterator[None]:
+def _at_inference_statistics(model: nn.Module, handle: ReplacedActivations) -> Iterator[None]:
     """Everything in evaluation mode but the sites, whose training forwards limit and measure their inputs."""
     with evaluating(model):
         model.training = True  # of the outermost module alone: the course takes its images from training forwards
@@ -104,7 +105,7 @@ def _at_inference_statistics(model: nn.Module, handle: Replacement) -> Iterator[
 
 
 @contextmanager
-def _outputs(handle: Replacement) -> Iterator[list[Tensor]]:
+def _outputs(handle: ReplacedActivations) -> Iterator[list[Tensor]]:
     """A list that every forward extends by the outputs of all sites."""
     seen: list[Tensor] = []
 
@@ -122,11 +123,6 @@ def _outputs(handle: Replacement) -> Iterator[list[Tensor]]:
 def _distance(mine: Tensor, theirs: Tensor) -> Tensor:
     """Squared distance, relative to the all-ReLU network's output."""
     return (mine - theirs).square().mean() / theirs.square().mean().clamp_min(1e-12)
-
-
-def _divergence(logits: Tensor, answers: Tensor) -> Tensor:
-    own, other = (F.log_softmax(values / TEMPERATURE, dim=1) for values in (logits, answers))
-    return F.kl_div(own, other, reduction="batchmean", log_target=True) * TEMPERATURE**2
 
 
 def _shifted(x: Tensor, draw: torch.Generator) -> Tensor:

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autorep.replacement.handle import Replacement
 from autorep.replacement.moments import evaluating, inputs_of
+from autorep.replacement.replaced import ReplacedActivations
 
 REACH = 16.0  # deviations at which inputs are cut off
 SLOPE = 1.0  # largest with which a polynomial passes gradients on
@@ -37,7 +37,7 @@ NOISE = 0.15  # largest deviation of the noise, of which three images in ten hav
 class Stress:
     """Distorts images and measures how far the network's inputs of polynomials then leave their range."""
 
-    def __init__(self, model: nn.Module, handle: Replacement, batches: Iterable[Any], limit: float) -> None:
+    def __init__(self, model: nn.Module, handle: ReplacedActivations, batches: Iterable[Any], limit: float) -> None:
         self.model, self.handle, self.limit = model, handle, limit
         images = [inputs_of(batch)[0] for batch in batches]
         self.low = torch.stack([x.amin((0, 2, 3)) for x in images]).amin(0).view(-1, 1, 1)

@@ -8,9 +8,10 @@ from autorep.lazy import lazily
 from autorep.training.settings import RECIPES, ReplaceSettings, TrainSettings
 
 if TYPE_CHECKING:
+    from autorep.training.compiled import SavedModel
     from autorep.training.evaluate import accuracy
     from autorep.training.recipe import replace, train_baseline
-    from autorep.training.saved import SavedModel, load_model, save_model
+    from autorep.training.saved import load_model, save_model
 
 __all__ = [
     "RECIPES",
@@ -26,7 +27,7 @@ __all__ = [
 
 __getattr__ = lazily(
     __name__,
-    {"accuracy": "autorep.training.evaluate"}
+    {"SavedModel": "autorep.training.compiled", "accuracy": "autorep.training.evaluate"}
     | dict.fromkeys(("replace", "train_baseline"), "autorep.training.recipe")
-    | dict.fromkeys(("SavedModel", "load_model", "save_model"), "autorep.training.saved"),
+    | dict.fromkeys(("load_model", "save_model"), "autorep.training.saved"),
 )

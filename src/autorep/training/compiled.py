@@ -1,22 +1,79 @@
-"""The program of a saved model: calibrated on images, or by the ranges that were stored when it was finished."""
+"""A finished model, and its program: calibrated on images, or by the ranges that were stored when it was finished."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from autorep import models
 from autorep.compiler.compile import compile_program, measure_ranges
-from autorep.errors import ConfigError
+from autorep.data import title as data_title
+from autorep.errors import CheckpointError, ConfigError
 from autorep.mpc.two_party.names import with_owners_word
+from autorep.preprocessing import Preprocessing
 from autorep.program.ir import Program
-
-if TYPE_CHECKING:
-    from autorep.training.saved import SavedModel
+from autorep.replacement import Replacement
 
 RANGE_IMAGES = 512  # training images that the ranges stored with a model are measured on
 _BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A model as loaded, in evaluation mode. Called with pictures, it answers with logits, as its `program` does.
+
+    Attributes:
+        model: the network, activations replaced if they were when it was saved; takes normalised tensors.
+        replacement: handle on them, or None for an all-ReLU baseline.
+        info: model name, classes, input shape, normalisation (mean and std of pixels in [0, 1]), accuracies, …
+    """
+
+    model: nn.Module
+    replacement: Replacement | None
+    info: dict[str, Any]
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.info["input_shape"]
+        return channels, height, width
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How a picture becomes this model's input."""
+        found = Preprocessing.of(self.info, self.input_shape)
+        if found is None:
+            raise CheckpointError(f"{self.title}: this model's description does not say how pictures are prepared")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<SavedModel {self.title}>"
+
+    @cached_property
+    def program(self) -> Program:
+        """The network compiled for two servers, by the ranges that are stored with it."""
+        return compile_saved(self)
+
+    @torch.no_grad()
+    def __call__(self, images: Any) -> Tensor:
+        """Logits for pixels (uint8 levels or floats in [0, 1], tensor or array), or for picture files."""
+        if isinstance(images, Tensor):
+            images = images.detach().cpu().numpy()
+        pixels = torch.from_numpy(self.preprocessing.batch(images))
+        mean, std = (torch.tensor(self.info[name], dtype=pixels.dtype).view(-1, 1, 1) for name in ("mean", "std"))
+        parameter = next(self.model.parameters())
+        return self.model(((pixels - mean) / std).to(parameter.device, parameter.dtype))
+
+    @property
+    def title(self) -> str:
+        """A name for people: network, data set, ReLUs kept."""
+        title = f"{models.title(self.info['model'])} on {data_title(self.info['data'])}"
+        return title if self.replacement is None else f"{title}, {self.replacement.count():,} ReLUs kept"
 
 
 def compile_saved(

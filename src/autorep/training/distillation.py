@@ -1,4 +1,4 @@
-"""The teacher: the all-ReLU network, frozen, with batch norm folded away, and what the student learns from it."""
+"""The teacher: the all-ReLU network, frozen, batch norm folded away; and how far a student's features are from its."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
@@ -72,13 +71,6 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
             model.set_submodule(conv_name, fuse_conv_bn_eval(conv, norm))
             model.set_submodule(norm_name, nn.Identity())
     return model
-
-
-def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL divergence from the teacher's softened answers, times the square of the temperature."""
-    student_log = F.log_softmax(logits / temperature, dim=1)
-    teacher_log = F.log_softmax(teacher / temperature, dim=1)
-    return F.kl_div(student_log, teacher_log, reduction="batchmean", log_target=True) * temperature**2
 
 
 def feature_distance(features: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:

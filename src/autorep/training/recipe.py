@@ -28,9 +28,10 @@ from autorep.replacement.course import Course
 from autorep.replacement.functions import function
 from autorep.replacement.reconstruction import fit_without_training_
 from autorep.replacement.schedule import cosine
+from autorep.replacement.softened import distillation
 from autorep.settings import warn
 from autorep.training.compiled import RANGE_IMAGES
-from autorep.training.distillation import FeatureTap, Teacher, distillation, feature_distance
+from autorep.training.distillation import FeatureTap, Teacher, feature_distance
 from autorep.training.evaluate import accuracy
 from autorep.training.prices import prices
 from autorep.training.runs import load_optimizer_, optimizer_tensors
@@ -92,10 +93,10 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
     handle = _replace_activations_(trainer, settings)
     if settings.start is not None:
         _take_over_(trainer, handle, settings.start)
-    tap = FeatureTap(trainer.model, stages)
     if settings.epochs == 0:
         _without_training_(trainer, settings)
         return _finish_replacement(trainer, settings, handle, teacher)
+    tap = FeatureTap(trainer.model, stages)
     course = handle.course = _course(trainer, settings, handle, teacher)
     weights = handle.weights()
     optimizer = weights_optimizer(weights, settings.learning_rate, settings.weight_decay, kind=settings.optimizer)

@@ -6,80 +6,20 @@ No pickle. Masks are stored as packed bits; auxiliary parameters, which a finish
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from autorep import models
-from autorep.data import title as data_title
 from autorep.errors import CheckpointError
-from autorep.preprocessing import Preprocessing
-from autorep.replacement import MaskedActivation, Replacement, attach, replace_activations_
+from autorep.replacement import MaskedActivation, attach, replace_activations_
+from autorep.training.compiled import SavedModel
 from autorep.training.runs import load_tensors, save_tensors
-
-if TYPE_CHECKING:
-    from autorep.program.ir import Program
 
 FORMAT = 1
 NEEDED = ("model", "num_classes", "input_shape", "data", "classes", "mean", "std")
-
-
-@dataclass(frozen=True, eq=False)
-class SavedModel:
-    """A model as loaded, in evaluation mode. Called with pictures, it answers with logits, as its `program` does.
-
-    Attributes:
-        model: the network, activations replaced if they were when it was saved; takes normalised tensors.
-        replacement: handle on them, or None for an all-ReLU baseline.
-        info: model name, classes, input shape, normalisation (mean and std of pixels in [0, 1]), accuracies, …
-    """
-
-    model: nn.Module
-    replacement: Replacement | None
-    info: dict[str, Any]
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        channels, height, width = self.info["input_shape"]
-        return channels, height, width
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """How a picture becomes this model's input."""
-        found = Preprocessing.of(self.info, self.input_shape)
-        if found is None:
-            raise CheckpointError(f"{self.title}: this model's description does not say how pictures are prepared")
-        return found
-
-    def __repr__(self) -> str:
-        return f"<SavedModel {self.title}>"
-
-    @cached_property
-    def program(self) -> Program:
-        """The network compiled for two servers, by the ranges that are stored with it."""
-        from autorep.training.compiled import compile_saved
-
-        return compile_saved(self)
-
-    @torch.no_grad()
-    def __call__(self, images: Any) -> Tensor:
-        """Logits for pixels (uint8 levels or floats in [0, 1], tensor or array), or for picture files."""
-        if isinstance(images, Tensor):
-            images = images.detach().cpu().numpy()
-        pixels = torch.from_numpy(self.preprocessing.batch(images))
-        mean, std = (torch.tensor(self.info[name], dtype=pixels.dtype).view(-1, 1, 1) for name in ("mean", "std"))
-        parameter = next(self.model.parameters())
-        return self.model(((pixels - mean) / std).to(parameter.device, parameter.dtype))
-
-    @property
-    def title(self) -> str:
-        """A name for people: network, data set, ReLUs kept."""
-        title = f"{models.title(self.info['model'])} on {data_title(self.info['data'])}"
-        return title if self.replacement is None else f"{title}, {self.replacement.count():,} ReLUs kept"
 
 
 def save_model(path: str | Path, model: nn.Module, info: dict[str, Any]) -> None:

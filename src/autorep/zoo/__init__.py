@@ -13,7 +13,7 @@ from autorep.errors import CheckpointError
 from autorep.settings import nearest
 
 if TYPE_CHECKING:
-    from autorep.training.saved import SavedModel
+    from autorep.training.compiled import SavedModel
 
 
 def names() -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from autorep.replacement.handle import Replacement
-    from autorep.replacement.prices import Prices
+from autorep.replacement.prices import Prices
+from autorep.replacement.replaced import ReplacedActivations
 
 
 @dataclass(eq=False)
@@ -33,7 +32,7 @@ class Context:
     """
 
     model: nn.Module
-    handle: Replacement
+    handle: ReplacedActivations
     budget: int
     steps: int
     epoch_steps: int

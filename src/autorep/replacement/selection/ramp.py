@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from autorep.replacement.moments import process_rank
 from autorep.replacement.schedule import ramp
 from autorep.replacement.selection.base import Context, NoSettings, Selection
-
-TEMPERATURE = 4.0  # at which answers are softened for the scores, as distillation does
+from autorep.replacement.softened import TEMPERATURE
 
 
 class Ramp(Selection[NoSettings]):
