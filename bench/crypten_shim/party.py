@@ -4,8 +4,9 @@ The same network, numbers and kept ReLUs as ours: convolutions with secret weigh
 gathered into one call per layer and scattered back, every other element through its channel's quadratic. The
 quadratics' coefficients are public here, which is cheaper than ours (secret) and favours CrypTen.
 
-Messages, as in `autorep.bench.processes`: {"do": "start", …}; {"do": "run"} answers with this party's share of the
-logits; {"do": "count"} runs once more with CrypTen's own communication statistics on; {"do": "stop"}.
+Messages, as in `autorep.bench.processes`: {"do": "start", …} answers with torch's instruction set; {"do": "run"} with
+this party's share of the logits; {"do": "count"} runs once more with CrypTen's own communication statistics on;
+{"do": "stop"}.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Worker:
         self.crypten.init()
         self.network = Network(self.crypten, files.load(Path(folder)))
         self.image = self.crypten.cryptensor(torch.from_numpy(np.load(image)), src=0)
-        processes.send(self.control, {})
+        processes.send(self.control, {"instructions": torch.backends.cpu.get_cpu_capability()})
 
     def run(self) -> None:
         started = time.perf_counter()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from autorep import _native
 from autorep.bench.everything import FULL, QUICK
-from autorep.bench.peer_systems import CRYPTEN, SPU, PeerSystem
+from autorep.bench.networks import build_program
+from autorep.bench.peer_systems import CRYPTEN, SAME_LEVEL, SPU, PeerPair, PeerSystem
 from autorep.errors import ConfigError
 from autorep.report import tables
 
@@ -26,6 +30,35 @@ def test_what_is_installed_already_is_not_installed_again(tmp_path: Path) -> Non
     (tmp_path / "spu" / "spu").mkdir(parents=True)
     system = dataclasses.replace(SPU, requirements=("no-such-package-anywhere",), script=Path(__file__))
     assert system.install(tmp_path) == tmp_path / "spu"
+
+
+@pytest.mark.parametrize("level", ["avx2", "portable"])
+def test_where_our_kernels_are_held_to_avx2_so_are_the_other_systems(level: str, tmp_path: Path) -> None:
+    try:
+        _native.set_simd(level)
+    except ValueError:
+        pytest.skip(f"this processor does not offer {level}")
+    script = tmp_path / "party.py"
+    script.write_text(
+        "import os, sys\n"
+        "from multiprocessing.connection import Connection\n"
+        "from autorep.bench import processes\n"
+        "control = Connection(int(sys.argv[1]))\n"
+        "processes.receive(control)\n"
+        f"found = [os.environ.get(name) for name in {list(SAME_LEVEL['avx2'])}]\n"
+        "processes.send(control, {'instructions': str(found)})\n"
+        "processes.receive(control)\n"
+    )
+    (tmp_path / "crypten" / "crypten").mkdir(parents=True)
+    program = build_program("digits_net", relus=0)
+    images = np.zeros((1, *program.input.shape))
+    unlimited = str([os.environ.get(name) for name in SAME_LEVEL["avx2"]])
+    try:
+        with PeerPair(dataclasses.replace(CRYPTEN, script=script), program, images, tmp_path) as pair:
+            limited = str(list(SAME_LEVEL["avx2"].values()))
+            assert pair.instructions == (limited if level == "avx2" else unlimited)
+    finally:
+        _native.set_simd("auto")
 
 
 def test_a_row_without_statistics_prints_blanks() -> None:

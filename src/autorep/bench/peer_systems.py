@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from autorep import _native
 from autorep.bench.processes import Processes
 from autorep.errors import ConfigError
 from autorep.program import files
@@ -105,6 +106,15 @@ CHEETAH_NOTES = (
     '1.3; the rows "with preparation" add that to the online seconds and bytes.',
 )
 CHEETAH = replace(SPU, name="SPU 0.9.5 Cheetah", settings={"protocol": "CHEETAH"}, notes=CHEETAH_NOTES, dealer=False)
+# Level of our kernels -> what holds the libraries of the others (torch, oneDNN, MKL, OpenBLAS) to the same instructions
+SAME_LEVEL = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+    }
+}
 SYSTEMS = {"crypten": CRYPTEN, "spu": SPU, "spu-cheetah": CHEETAH}
 
 
@@ -119,7 +129,13 @@ class Answer:
 
 
 class PeerPair:
-    """Context manager: two processes of another system that hold a Program and one batch of images as shares."""
+    """Context manager: two processes of another system that hold a Program and one batch of images as shares.
+
+    Where our kernels are held to a lower instruction set, its processes are too. `instructions` is what its script says
+    that it uses, None where it says nothing.
+    """
+
+    instructions: str | None = None
 
     def __init__(self, system: PeerSystem, program: Program, images: np.ndarray, folder: Path) -> None:
         self.system, self.program, self._images = system, program, images
@@ -140,10 +156,10 @@ class PeerPair:
                 "threads": 1,
                 **self.system.settings,
             }
-            environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **SAME_LEVEL.get(_native.simd(), {})}
             self._processes = stack.enter_context(Processes([str(self.system.script)], environment))
             self._processes.send([message | {"party": party} for party in (0, 1)])
-            self._processes.gather()
+            self.instructions = self._processes.gather()[0][0].get("instructions")
             self._stack = stack.pop_all()
         return self
 

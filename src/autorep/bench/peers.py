@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from autorep import _native
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
-from autorep.bench.peer_systems import SYSTEMS, Answer, PeerPair, PeerSystem
+from autorep.bench.peer_systems import SAME_LEVEL, SYSTEMS, Answer, PeerPair, PeerSystem
 from autorep.bench.setting import Setting
 from autorep.program.ir import Program
 from autorep.settings import warn
@@ -56,6 +57,7 @@ def compare(
         "seconds": peer_seconds,
         "bytes_per_party": counted["bytes"],
         "rounds": counted["rounds"],
+        "instructions": peer.instructions,
         "cpu_seconds_per_party": median(known) if known else None,
         "seconds_each": [answer.seconds for answer in answers[1:]],
         "difference_to_float": _difference([answer.logits for answer in answers[1:]], expected),
@@ -107,5 +109,11 @@ def measure(system: str = "crypten", repeats: int = 7, folder: Path = FOLDER, on
         warn(f"peers: {variant}")
         program = build_program("resnet18", 32, relus)
         rows += compare(SYSTEMS[system], variant, program, random_inputs(program, 1), repeats, folder)
-    notes = list(SYSTEMS[system].notes)
-    return {"network": "resnet18", "image_size": 32, "repeats": repeats, "rows": rows, "notes": notes}
+    notes, level = list(SYSTEMS[system].notes), _native.simd()
+    if level in SAME_LEVEL:
+        limits = ", ".join(f"{name}={value}" for name, value in SAME_LEVEL[level].items())
+        notes.append(
+            f"Both at the level of {level}: ours by AUTOREP_SIMD={level}, the other system's processes by {limits}."
+        )
+    common = {"network": "resnet18", "image_size": 32, "simd": level, "repeats": repeats}
+    return {**common, "rows": rows, "notes": notes}

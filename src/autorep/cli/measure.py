@@ -178,7 +178,10 @@ def parse_cases(texts: Sequence[str]) -> list[tuple[str, int | None]]:
 
 @dataclass(frozen=True)
 class Peers(Measurement):
-    """ResNet-18 at 32×32 on another system and on ours: latency, bytes, rounds, ratios at three budgets."""
+    """ResNet-18 at 32×32 on another system and on ours: latency, bytes, rounds, ratios at three budgets.
+
+    Under AUTOREP_SIMD=avx2 both are held to AVX2; `--record peers-avx2` writes what docs/kernels.md shows of that.
+    """
 
     system: Literal["crypten", "spu", "spu-cheetah"] = "crypten"
     """CrypTen 0.4.1, SPU 0.9.5 (tens of seconds an image), or its Cheetah (minutes), which like ours here has no
