@@ -7,9 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autorep import data
-from autorep.program.ir import Program
-from autorep.replacement import Replacement
+from autorep import Program, Replacement, data
 
 
 def load_digits(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

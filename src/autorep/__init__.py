@@ -14,7 +14,7 @@ from autorep.lazy import lazily
 if TYPE_CHECKING:
     from autorep import data, models, training, zoo
     from autorep.compiler.compile import check, compile_program
-    from autorep.program.ir import Program
+    from autorep.modes import Program
     from autorep.replacement import Replacement, count_relus, replace_activations_
     from autorep.service.async_client import AsyncClient
     from autorep.service.client import Client
@@ -46,7 +46,7 @@ __getattr__ = lazily(
     {
         "AsyncClient": "autorep.service.async_client",
         "Client": "autorep.service.client",
-        "Program": "autorep.program.ir",
+        "Program": "autorep.modes",
         "Replacement": "autorep.replacement",
         "check": "autorep.compiler.compile",
         "compile_program": "autorep.compiler.compile",

@@ -10,7 +10,8 @@ import pytest
 from autorep.bench import networks
 from autorep.bench.networks import build_program, keep_relus, random_inputs
 from autorep.errors import BudgetError, ConfigError
-from autorep.program.ir import Activation, Program
+from autorep.modes import Program
+from autorep.program.ir import Activation
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from torch import nn
 
 from autorep.compiler.compile import check, compile_program
 from autorep.errors import AutorepError, TraceError
+from autorep.modes import Program
 from autorep.mpc.local import LocalPair
 from autorep.program.answer import split_outputs
 from autorep.program.fixed import FixedProgram
-from autorep.program.ir import Program
 from autorep.program.rounding import rounding_bound
 from autorep.replacement import replace_activations_
 from tests.compiler import corpus_moved  # noqa: F401  # fills CASES

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from autorep.modes import Program
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.dealt import Dealing
 from autorep.mpc.local import LocalPair, join_output, share_input
@@ -137,11 +138,11 @@ class Builder:
         self.parameters[f"{op.name}.bias"] = self.rng.normal(0, 0.3, classes)
         return op
 
-    def program(self) -> ir.Program:
-        return ir.Program(ops=tuple(self.ops), parameters=self.parameters, model_id="00" * 16)
+    def program(self) -> Program:
+        return Program(ops=tuple(self.ops), parameters=self.parameters, model_id="00" * 16)
 
 
-def mixed_program(seed: int, kept: float = 0.3) -> ir.Program:
+def mixed_program(seed: int, kept: float = 0.3) -> Program:
     """Every operation at least once."""
     b = Builder(seed)
     stem = b.stem(8)
@@ -170,7 +171,7 @@ def mixed_program(seed: int, kept: float = 0.3) -> ir.Program:
     return b.program()
 
 
-def class_program(seed: int) -> ir.Program:
+def class_program(seed: int) -> Program:
     """A small network of twelve classes that answers with the class alone."""
     b = Builder(seed, shape=(1, 4, 4))
     b.stem(4)

@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autorep.errors import ConfigError
+from autorep.modes import Program
 from autorep.mpc.inventory import program_rounds
 from autorep.mpc.local import LocalPair, run_secure
 from autorep.mpc.transport import FRAME_OVERHEAD
@@ -22,7 +23,7 @@ from tests.mpc.programs import Builder, DealtRounding, run_known
 SEEDS = (b"\x03" * 32, b"\x04" * 32)
 
 
-def network(classes: int, seed: int = 0, limit: float | None = 100.0) -> ir.Program:
+def network(classes: int, seed: int = 0, limit: float | None = 100.0) -> Program:
     b = Builder(seed, shape=(1, 4, 4))
     b.stem(4)
     b.conv(4)
@@ -36,7 +37,7 @@ def inputs(count: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 1, (count, 1, 4, 4))
 
 
-def clear_inputs(program: ir.Program, count: int) -> np.ndarray:
+def clear_inputs(program: Program, count: int) -> np.ndarray:
     """Images whose logits are so far apart that rounding cannot exchange any two."""
     x = inputs(20 * count)
     logits = np.sort(program.run(x, "float"), axis=1)

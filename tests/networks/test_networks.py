@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autorep.bench.networks import build_program, random_inputs
+from autorep.modes import Program
 from autorep.mpc.local import LocalPair
 from autorep.program import ir
 from autorep.program.fixed import FixedProgram
@@ -15,7 +16,7 @@ SEEDS = (b"\x05" * 32, b"\x06" * 32)
 CLOSE = 0.01  # of float and fixed logits, in units of the largest logit
 
 
-def check_equal_in_every_bit(program: ir.Program) -> None:
+def check_equal_in_every_bit(program: Program) -> None:
     x = random_inputs(program, 1)
     with LocalPair(program) as pair:
         answer = run_known(pair, x, SEEDS)

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from autorep import compile_program, models, replace_activations_
+from autorep.modes import Program
 from autorep.program.agreement import agreement, rounding_error
-from autorep.program.ir import Program
 
 
 def small_program() -> tuple[Program, np.ndarray]:

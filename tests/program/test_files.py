@@ -11,8 +11,9 @@ import pytest
 
 from autorep.compiler.compile import compile_program
 from autorep.errors import CheckpointError
+from autorep.modes import Program
 from autorep.program.files import load, load_party, load_public, program_hash, save, split
-from autorep.program.ir import Activation, Program
+from autorep.program.ir import Activation
 from tests.program.networks import Network, images, mask_
 
 
@@ -31,7 +32,7 @@ def flip_byte(path: Path, position: int = -1) -> None:
 
 def test_saved_program_is_the_same_program(program, tmp_path):
     save(program, tmp_path)
-    loaded = load(tmp_path)
+    loaded = Program.load(tmp_path)
     assert program_hash(loaded) == program_hash(program)
     assert loaded.info["class_names"] == list("abcde")
     x = images(3).numpy()

@@ -18,7 +18,7 @@ import torch
 
 import autorep
 from autorep.errors import AutorepError
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service.local import LocalDeployment
 
 TOLERANCE = 1e-3  # the answers of different images differ by far more, so that none passes for another

@@ -17,8 +17,9 @@ from torch import nn
 from autorep.cli.main import main
 from autorep.compiler.compile import compile_program
 from autorep.errors import ConfigError
+from autorep.modes import Program
 from autorep.program.answer import answering
-from autorep.program.ir import Program, encode
+from autorep.program.ir import encode
 from autorep.service.answers import Description, Part, prediction
 from autorep.service.local import LocalDeployment
 

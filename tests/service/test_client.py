@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autorep.errors import ProtocolError
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service import async_client
 from autorep.service.answers import Part
 from autorep.service.async_client import AsyncClient

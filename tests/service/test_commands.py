@@ -23,8 +23,8 @@ from autorep import models
 from autorep.cli.main import main
 from autorep.cli.predict import load_images, local_program
 from autorep.errors import DataError, HandshakeError, ProtocolError
+from autorep.modes import Program
 from autorep.program.files import load_public, program_hash, save, split
-from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment, hold_ports
 from autorep.service.shares import CONTENT_TYPE, new_query_id

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from autorep.cli.main import main
+from autorep.modes import Program
 from autorep.program.files import split
-from autorep.program.ir import Program
 from autorep.service.client import Client
 
 yaml = pytest.importorskip("yaml")

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from autorep.errors import AutorepError, ProtocolError
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
 

@@ -7,7 +7,7 @@ import time
 import httpx
 import numpy as np
 
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service.local import LocalDeployment
 from autorep.service.web import authority
 from tests.service.flood import Flood

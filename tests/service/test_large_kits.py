@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from autorep.compiler.compile import compile_program
+from autorep.modes import Program
 from autorep.mpc.inventory import kit_bytes
-from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autorep.cli.main import main
+from autorep.modes import Program
 from autorep.mpc.two_party.cost import make_frames, setup_frames
 from autorep.mpc.two_party.names import with_owners_word
-from autorep.program import ir
 from autorep.program.files import split
 from autorep.service.local import LocalDeployment
 from autorep.service.making import wish
@@ -31,7 +31,7 @@ from tests.service.test_faults import OPTIONS, Proxy, kits_used
 PATIENCE = 150.0
 
 
-def tiny_program(seed: int = 0) -> ir.Program:
+def tiny_program(seed: int = 0) -> Program:
     """Every kind of correlation, few of each."""
     b = Builder(seed, shape=(2, 4, 4))
     b.stem(2)
@@ -51,7 +51,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE)
 class Together(LocalDeployment):
     """Two servers without a dealer; party 1 reaches party 0's making process through a proxy."""
 
-    def __init__(self, program: ir.Program, folder: Path, ahead: int, prepare: int = 2) -> None:
+    def __init__(self, program: Program, folder: Path, ahead: int, prepare: int = 2) -> None:
         options = (*OPTIONS, "--ahead", str(ahead))
         super().__init__(
             program, prepare=prepare, options=options, preparation="two-party", folder=folder, patience=240.0
@@ -244,7 +244,7 @@ if "autorep.service.making_process" in sys.orig_argv:
 class Killable(Together):
     """Its making processes kill themselves, or their server too, at the step that an order names."""
 
-    def __init__(self, program: ir.Program, folder: Path) -> None:
+    def __init__(self, program: Program, folder: Path) -> None:
         super().__init__(program, folder, ahead=10_000)
         self._order = folder / "order"
         self._once = {"hello", *(frame.label for frame in setup_frames(program))}  # phases of a new link
@@ -271,7 +271,7 @@ class Killable(Together):
         self.wait_made(2)
 
 
-def phases(program: ir.Program) -> list[str]:
+def phases(program: Program) -> list[str]:
     """Every label of making, in order; of the many rounds of comparisons the first and the last."""
     labels = ["hello", "message"]
     labels += [frame.label for frame in (*setup_frames(program), *make_frames(program))]

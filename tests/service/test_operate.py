@@ -23,9 +23,9 @@ import pytest
 from cryptography import x509
 
 from autorep.errors import ProtocolError
+from autorep.modes import Program
 from autorep.mpc.tls import client_context, make_keys, make_request, sign_request
 from autorep.program.files import program_hash, split
-from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment, hold_ports
 from autorep.service.shares import CONTENT_TYPE
 from autorep.service.tokens import server_token, token_hash

@@ -16,9 +16,9 @@ from torch import nn
 
 from autorep import data, models
 from autorep.compiler.compile import compile_program
+from autorep.modes import Program
 from autorep.preprocessing import Preprocessing, picture_address
 from autorep.program.answer import AnswerName, answering
-from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 
 from .chromium import Chromium, find_chromium

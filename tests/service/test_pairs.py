@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment, hold_ports
 from autorep.service.web import authority

@@ -15,10 +15,10 @@ import pytest
 from autorep.cli.compile import write_probes
 from autorep.cli.main import main
 from autorep.errors import CheatingError, ConfigError, DataError, ProtocolError
+from autorep.modes import Program
 from autorep.program.agreement import steady_answers
 from autorep.program.answer import answering
 from autorep.program.files import program_hash
-from autorep.program.ir import Program
 from autorep.service import async_client
 from autorep.service import probes as module
 from autorep.service.answers import Prediction

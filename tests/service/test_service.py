@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from autorep.errors import ConfigError, HandshakeError, ProtocolError, RangeError
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service.client import Client
 from autorep.service.local import LocalDeployment
 from autorep.service.shares import CONTENT_TYPE, new_query_id, split

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from autorep.errors import MaterialError
+from autorep.modes import Program
 from autorep.mpc.kit import batch_of, kit_id
 from autorep.mpc.local import LocalPair, join_output, share_input
 from autorep.mpc.store import Store
 from autorep.mpc.transport import memory_pair
 from autorep.program.files import program_hash
-from autorep.program.ir import Program
 from autorep.service.local import LocalDeployment
 from autorep.service.queries import Answer
 from autorep.service.session import Job, Kit

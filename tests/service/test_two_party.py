@@ -13,8 +13,8 @@ import pytest
 
 from autorep.cli.main import main
 from autorep.errors import ProtocolError
+from autorep.modes import Program
 from autorep.program.files import split
-from autorep.program.ir import Program
 from autorep.service.client import Client
 from autorep.service.local import hold_ports
 from autorep.service.prepare_together import prepare_together

@@ -12,7 +12,8 @@ from autorep.bench import pi
 from autorep.bench.networks import build_program, compile_random, keep_relus
 from autorep.bench.setting import Setting
 from autorep.models.resnet import ResNet
-from autorep.program.ir import Activation, Program
+from autorep.modes import Program
+from autorep.program.ir import Activation
 
 Sample = dict[str, float]  # of one measured query: x (what varies), rounds, and the FIGURES
 FIGURES = ("online, ms", "sent per party, MB", "prepared ahead, MB")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from autorep.modes import Program
 from autorep.mpc.cost import cost
 from autorep.program.answer import AnswerName, answering, read_answers
-from autorep.program.ir import Program
 
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 

@@ -18,7 +18,8 @@ from torch import nn
 from autorep import _native, models
 from autorep.compiler.compile import compile_program
 from autorep.errors import BudgetError, ConfigError
-from autorep.program.ir import Activation, Program
+from autorep.modes import Program
+from autorep.program.ir import Activation
 from autorep.replacement import replace_activations_
 from autorep.replacement.api import Replacement
 

@@ -15,13 +15,13 @@ import numpy as np
 from autorep import _native
 from autorep.bench.processes import Processes
 from autorep.bench.setting import USUAL, Setting
+from autorep.modes import Program
 from autorep.mpc import tls
 from autorep.mpc.blinding import Blinding
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.local import join_output, share_input
 from autorep.mpc.two_party.names import checked_comparison
 from autorep.program import files
-from autorep.program.ir import Program
 
 Making = list[dict[str, dict[str, float]]]  # by party: "total" and its parts by name (see `two_party.account`)
 

@@ -17,8 +17,8 @@ import numpy as np
 from autorep import _native
 from autorep.bench.processes import Processes
 from autorep.errors import ConfigError
+from autorep.modes import Program
 from autorep.program import files
-from autorep.program.ir import Program
 from autorep.settings import warn
 
 

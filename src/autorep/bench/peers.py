@@ -14,7 +14,7 @@ from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Pair, Query
 from autorep.bench.peer_systems import SAME_LEVEL, SYSTEMS, Answer, PeerPair, PeerSystem
 from autorep.bench.setting import Setting
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.settings import warn
 
 FOLDER = Path("build") / "peers"

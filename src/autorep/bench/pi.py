@@ -11,8 +11,9 @@ import numpy as np
 from autorep.bench.networks import random_inputs
 from autorep.bench.pair import AT_ONCE, Pair, Query
 from autorep.bench.setting import USUAL, Setting
+from autorep.modes import Program
 from autorep.mpc.cost import cost
-from autorep.program.ir import Activation, Program
+from autorep.program.ir import Activation
 
 TOLERANCE = 1e-2  # secure against fixed logits: the rounding bits differ, nothing else may
 

@@ -14,9 +14,9 @@ from autorep import _native
 from autorep.bench import pi
 from autorep.bench.networks import at_levels
 from autorep.bench.setting import Setting
+from autorep.modes import Program
 from autorep.mpc.cost import cost
 from autorep.mpc.rehearsal import rehearse
-from autorep.program.ir import Program
 
 CASES: tuple[tuple[str, int | None], ...] = (
     ("digits_net", 512),

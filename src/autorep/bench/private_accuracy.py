@@ -10,10 +10,10 @@ import torch
 from tqdm import tqdm
 
 from autorep import data
+from autorep.modes import Program
 from autorep.mpc.local import LocalPair
 from autorep.mpc.two_party.names import PreparationName
 from autorep.program.agreement import agreement, rounding_error
-from autorep.program.ir import Program
 from autorep.training.compiled import RANGE_IMAGES, SavedModel, compile_saved
 
 ERROR_IMAGES, ERROR_RUNS = 50, 6  # what the documented rounding error is measured on

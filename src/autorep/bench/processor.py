@@ -27,7 +27,7 @@ from autorep.bench.networks import at_levels, random_inputs
 from autorep.bench.pair import Pair, Query
 from autorep.bench.setting import Setting
 from autorep.errors import ProtocolError
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.service.load import run_load, summary
 from autorep.service.local import LocalDeployment
 from autorep.service.processor_time import processor_seconds

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from autorep.modes import Differences
+    from autorep.modes import Differences, Program
     from autorep.mpc.cost import Cost as CountedCost
-    from autorep.program.ir import Program
     from autorep.training.compiled import SavedModel
 
 

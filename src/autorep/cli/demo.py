@@ -16,7 +16,7 @@ from autorep.cli.output import emit, table
 from autorep.errors import ConfigError
 
 if TYPE_CHECKING:
-    from autorep.program.ir import Program
+    from autorep.modes import Program
     from autorep.service.answers import Prediction
 
 STEPS = 7

@@ -14,7 +14,7 @@ from autorep.errors import ConfigError
 from autorep.settings import nearest, read_toml
 
 if TYPE_CHECKING:
-    from autorep.program.ir import Program
+    from autorep.modes import Program
     from autorep.training.experiment import Outcome
 
 FOLDER = Path("experiments")

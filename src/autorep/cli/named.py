@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from autorep.program.ir import Program
+    from autorep.modes import Program
     from autorep.training.compiled import SavedModel
 
 
@@ -75,11 +75,11 @@ def sketch(
 
 def stored_program(name: str | Path) -> Program | None:
     """The owner's copy in a directory of `autorep compile` or its program/ part; None where the name is no such."""
-    from autorep.program.files import load
+    from autorep.modes import Program
 
     for folder in (Path(name), Path(name) / "program"):
         if (folder / "manifest.json").exists():
-            return load(folder)
+            return Program.load(folder)
     return None
 
 

@@ -17,8 +17,8 @@ from autorep.settings import warn
 if TYPE_CHECKING:
     import numpy as np
 
+    from autorep.modes import Program
     from autorep.preprocessing import Preprocessing
-    from autorep.program.ir import Program
     from autorep.service.answers import Prediction
     from autorep.service.client import Client
 

@@ -23,8 +23,9 @@ from autorep.compiler.trace import Problem, Traced, trace
 from autorep.compiler.widths import FRACTIONS, assign_widths, headroom
 from autorep.compiler.wires import assign_kinds
 from autorep.errors import DataError, RangeError, TraceError, UnsupportedOpError
+from autorep.modes import Program
 from autorep.program.answer import feature_wire
-from autorep.program.ir import Affine, Program
+from autorep.program.ir import Affine
 
 Batches = Iterable[Any]
 Normalization = tuple[Sequence[float], Sequence[float]]  # mean and std per channel

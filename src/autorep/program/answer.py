@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from autorep.errors import ConfigError
-from autorep.program.ir import Concat, Op, Program, Requantize, TopClasses, WithinBound
+from autorep.program.ir import Concat, Op, P, Requantize, TopClasses, WithinBound
 from autorep.settings import nearest
 
 AnswerName = Literal["class", "top-5", "logits"]
@@ -80,7 +80,7 @@ def feature_wire(ops: Sequence[Op]) -> Op:
     return next(op for op in reversed(ops[:-1]) if op.kind == "wire")
 
 
-def answering(program: Program, gives: AnswerName, checked: bool = False) -> Program:
+def answering(program: P, gives: AnswerName, checked: bool = False) -> P:
     """A compiled program, made to answer so; where it gives no logits, it is always checked."""
     if gives not in get_args(AnswerName):
         raise ConfigError(f"answer {gives!r}; {nearest(gives, list(get_args(AnswerName)))}")

@@ -23,8 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -377,7 +376,7 @@ class Program:
         """Kept ReLUs, over all activations; gates (sigmoids), which no budget counts, are left out."""
         return sum(op.kept_count for op in self.ops if isinstance(op, Activation) and op.function != "sigmoid")
 
-    def public(self) -> Program:
+    def public(self) -> Self:
         """The same program without any parameter: what a server may see."""
         return dataclasses.replace(self, parameters={})
 
@@ -385,24 +384,8 @@ class Program:
         """A parameter as ring elements (uint64, two's complement), rounded to its fractional bits."""
         return encode(self.parameters[f"{op.name}.{parameter}"], op.parameter_frac(parameter))
 
-    def save(self, directory: str | Path) -> None:
-        """Write this program, parameters included, to a directory that `Program.load` and every command read."""
-        from autorep.program.files import save
 
-        save(self, directory)
-
-    @staticmethod
-    def load(directory: str | Path) -> Program:
-        """The model owner's program from the directory `save` or `autorep compile` wrote."""
-        from autorep.program.files import load
-
-        return load(directory)
-
-    def run(self, x: np.ndarray, mode: Literal["float", "fixed", "secure"] = "float", **options: Any) -> np.ndarray:
-        """Logits for a batch of inputs (N, *input shape), in float, in exact fixed point, or between two parties."""
-        from autorep.modes import run  # above this package: the third mode needs the engine
-
-        return run(self, x, mode, **options)
+P = TypeVar("P", bound=Program)  # of what makes another program of the same class
 
 
 def _kept_cells(op: Op) -> tuple[str, str]:

@@ -15,9 +15,9 @@ from autorep import models
 from autorep.compiler.compile import compile_program, measure_ranges
 from autorep.data import title as data_title
 from autorep.errors import CheckpointError, ConfigError
+from autorep.modes import Program
 from autorep.mpc.two_party.names import with_owners_word
 from autorep.preprocessing import Preprocessing
-from autorep.program.ir import Program
 from autorep.replacement import Replacement
 
 RANGE_IMAGES = 512  # training images that the ranges stored with a model are measured on

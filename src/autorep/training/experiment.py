@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autorep.errors import AutorepError, ConfigError
+from autorep.modes import Program
 from autorep.mpc.cost import LINKS, cost
-from autorep.program.ir import Program
 from autorep.report.page import slug
 from autorep.settings import from_mapping, read_toml
 from autorep.training.compiled import compile_saved

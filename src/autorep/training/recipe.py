@@ -21,7 +21,7 @@ from autorep import data, models
 from autorep.compiler.compile import compile_program, measure_ranges
 from autorep.data.augment import epoch_order, generator
 from autorep.errors import ConfigError, RangeError, TraceError, UnsupportedOpError
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.replacement import Replacement, replace_activations_
 from autorep.replacement.averaging import WeightAverage
 from autorep.replacement.course import Course

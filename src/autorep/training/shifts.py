@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from autorep.data import Dataset, Images
 from autorep.data.augment import generator
-from autorep.program.ir import Program
+from autorep.modes import Program
 from autorep.program.room import room_taken
 from autorep.replacement import attach
 from autorep.replacement.reach import Reach, reach

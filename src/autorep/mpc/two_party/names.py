@@ -47,7 +47,7 @@ def check_parameters(program: ir.Program, preparation: str = "two-party") -> Non
             )
 
 
-def with_owners_word(program: ir.Program) -> ir.Program:
+def with_owners_word(program: ir.P) -> ir.P:
     """The owner's program with a public fact: whether its coefficients fit two-party preparation, or why not.
 
     Servers hold shares only and cannot check it themselves; with coefficients that do not fit, answers would be noise.
