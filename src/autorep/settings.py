@@ -8,6 +8,7 @@ import difflib
 import inspect
 import sys
 import textwrap
+import threading
 import tomllib
 import types
 import typing
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from autorep.errors import ConfigError
 
 T = TypeVar("T")
+_parsing = threading.Lock()  # tyro keeps the registry of the call that it is in for all threads
 
 
 def nearest(word: str, valid: Sequence[str]) -> str:
@@ -75,7 +77,8 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str) -> T:
         options["default"] = from_mapping(cls, values, str(config or prog))
     elif config:
         rest = _as_flags(cls, values, str(config)) + rest
-    return tyro.cli(cls, args=_yes_or_no(cls, rest), registry=_flowing_help(), **options)
+    with _parsing:
+        return tyro.cli(cls, args=_yes_or_no(cls, rest), registry=_flowing_help(), **options)
 
 
 def _flowing_help() -> Any:

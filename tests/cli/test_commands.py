@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 import inspect
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,37 @@ def test_settings_file_fills_in_and_flags_win(tmp_path: Path) -> None:
     path.write_text("images = 120\nbudget = 0.1\n")
     settings = parse(command("demo"), ["--config", str(path), "--budget", "0.2"], "autorep demo")
     assert (settings.images, settings.budget) == (120, 0.2)
+
+
+def test_two_threads_may_parse_at_once() -> None:
+    within, second_within, first_done = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> int:
+        within.set()
+        second_within.wait(0.5)  # a second parse that did not wait for this one would begin here
+        return 1
+
+    def second() -> int:
+        second_within.set()
+        first_done.wait(60)  # and this one would end in the middle of it
+        return 2
+
+    @dataclasses.dataclass(frozen=True)
+    class First:
+        number: int = dataclasses.field(default_factory=first)
+
+    @dataclasses.dataclass(frozen=True)
+    class Second:
+        number: int = dataclasses.field(default_factory=second)
+
+    def parse_second() -> Second:
+        assert within.wait(60)
+        return parse(Second, [], "second")
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.submit(parse, First, [], "first"), pool.submit(parse_second)
+        one.add_done_callback(lambda _: first_done.set())
+        assert (one.result().number, two.result().number) == (1, 2)
 
 
 def test_unknown_key_in_a_settings_file_names_the_nearest(tmp_path: Path) -> None:
