@@ -30,27 +30,11 @@ from autorep.compiler.draft import DRAFT_FRAC, Draft
 from autorep.compiler.piecewise import spline
 from autorep.compiler.ranges import Calibration
 from autorep.errors import RangeError
-from autorep.program.ir import (
-    Activation,
-    Add,
-    Affine,
-    Concat,
-    Conv,
-    Flatten,
-    Gather,
-    Input,
-    Linear,
-    MaxPool,
-    Op,
-    Product,
-    Requantize,
-    Sign,
-    SumPool,
-)
+from autorep.program import ir
 from autorep.program.quadratics import LARGEST_PRODUCT, largest_product
 from autorep.program.room import Room, rooms
 
-OPENED = (Input, Activation, Requantize, Sign)  # what gives a wire its scale
+OPENED = (ir.Input, ir.Activation, ir.Requantize, ir.Sign)  # what gives a wire its scale
 
 FRACTIONS = (16, 15, 14, 13, 12)  # tried in this order
 COMMON_BITS = 44
@@ -73,7 +57,7 @@ class _DoesNotFit(Exception):
 
 def assign_widths(
     draft: Draft, calibration: Calibration, margin: float, fractions: Sequence[int] = FRACTIONS
-) -> list[Op]:
+) -> list[ir.Op]:
     """Operations with every width and scale filled in, at the largest f that fits.
 
     Raises RangeError naming the layer, its range and the remedies when none does.
@@ -112,7 +96,7 @@ class Headroom:
     limited_by: str
 
 
-def headroom(ops: Sequence[Op], calibration: Calibration) -> list[Headroom]:
+def headroom(ops: Sequence[ir.Op], calibration: Calibration) -> list[Headroom]:
     """One row per operation that opens or compares, in order."""
     rows = []
     by_name = {op.name: op for op in ops}
@@ -128,7 +112,7 @@ def headroom(ops: Sequence[Op], calibration: Calibration) -> list[Headroom]:
     return rows
 
 
-def _calibrated_largest(calibration: Calibration, op: Op, room: Room) -> float:
+def _calibrated_largest(calibration: Calibration, op: ir.Op, room: Room) -> float:
     return calibration.values[room.read].largest if room.kept is None else calibration.activations[op.name].kept_largest
 
 
@@ -143,7 +127,7 @@ class _Planner:
         self.reach = self._reaches()
         self.narrow = self._between_signs()
 
-    def run(self) -> list[Op]:
+    def run(self) -> list[ir.Op]:
         for name in self.ops:
             self._scale(name)
         for name in reversed(self.ops):
@@ -162,9 +146,9 @@ class _Planner:
         reach = {name: seen.largest for name, seen in self.calibration.values.items()}
         for op in reversed(self.ops.values()):
             furthest = reach[op.name]
-            if isinstance(op, Activation):
+            if isinstance(op, ir.Activation):
                 furthest = _furthest_knot(op) / self.margin if op.kept_count else 0.0
-            elif not isinstance(op, Add | Flatten | Gather | SumPool):
+            elif not isinstance(op, ir.Add | ir.Flatten | ir.Gather | ir.SumPool):
                 continue
             for source in op.inputs:
                 reach[source] = max(reach[source], furthest)
@@ -172,11 +156,11 @@ class _Planner:
 
     def _between_signs(self) -> set[str]:
         """Results that only signs read, perhaps after layers that open nothing."""
-        readers: dict[str, list[Op]] = {name: [] for name in self.ops}
+        readers: dict[str, list[ir.Op]] = {name: [] for name in self.ops}
         narrow: set[str] = set()
         for op in reversed(self.ops.values()):
             own = readers[op.name]
-            if own and all(isinstance(r, Sign) or (r.name in narrow and not isinstance(r, OPENED)) for r in own):
+            if own and all(isinstance(r, ir.Sign) or (r.name in narrow and not isinstance(r, OPENED)) for r in own):
                 narrow.add(op.name)
             for source in op.inputs:
                 readers[source].append(op)
@@ -189,7 +173,7 @@ class _Planner:
             if isinstance(op, OPENED):
                 groups[op.name] = {op.name}
         for op in self.ops.values():
-            if isinstance(op, Concat | Gather) and op.kind == "wire" and len(op.inputs) > 1:
+            if isinstance(op, ir.Concat | ir.Gather) and op.kind == "wire" and len(op.inputs) > 1:
                 together = set().union(*(groups[root] for source in op.inputs for root in self._roots(source)))
                 groups.update(dict.fromkeys(together, together))
         return {name: self._wire_frac(group) for name, group in groups.items()}
@@ -201,10 +185,10 @@ class _Planner:
 
     def _wire_frac(self, group: set[str]) -> int:
         """f; more for small values and fewer for large ones, as far as splines and quadratics among them allow."""
-        if all(isinstance(self.ops[name], Sign) for name in group):
+        if all(isinstance(self.ops[name], ir.Sign) for name in group):
             return 0
         values = [self.calibration.values[name] for name in group]
-        activations = [op for op in map(self.ops.__getitem__, group) if isinstance(op, Activation)]
+        activations = [op for op in map(self.ops.__getitem__, group) if isinstance(op, ir.Activation)]
         furthest = max(value.largest for value in values)
         typical = max(math.sqrt(max(value.square for value in values)), furthest / PEAK, 2.0**-30)
         coarser = math.ceil(math.log2(max(furthest * self.margin, 1.0)) - LARGE)
@@ -220,32 +204,32 @@ class _Planner:
         op = self.ops[name]
         sources = [self.ops[source] for source in op.inputs]
         match op:
-            case Conv() | Linear() | Affine():
+            case ir.Conv() | ir.Linear() | ir.Affine():
                 weight_frac = self._weight_frac(op)
                 self._update(name, weight_frac=weight_frac, frac=sources[0].frac + weight_frac)
-            case Product():
+            case ir.Product():
                 self._update(name, frac=sources[0].frac + sources[1].frac)
-            case Add():
+            case ir.Add():
                 # wires alone are lifted to the scale of a sum, so that the activation after them has bits to drop
                 lift = 0 if any(source.kind == "sum" for source in sources) else self.f
                 self._update(name, frac=max(source.frac for source in sources) + lift)
-            case Activation():
+            case ir.Activation():
                 frac = min(self.wire_fracs[name], sources[0].frac)
                 self._update(name, in_frac=sources[0].frac, frac=frac, **self._lines(op, frac))
-            case Sign():
+            case ir.Sign():
                 whole = min(SIGN_FRAC, sources[0].frac)
                 self._update(name, in_frac=sources[0].frac, frac=self.wire_fracs[name], kept_frac=whole)
-            case Requantize():
+            case ir.Requantize():
                 frac = min(self.wire_fracs[name], sources[0].frac)
                 self._update(name, frac=frac, shift=sources[0].frac - frac)
-            case Input():
+            case ir.Input():
                 self._update(name, frac=self.wire_fracs[name])
-            case MaxPool() | SumPool() | Flatten() | Concat() | Gather():
+            case ir.MaxPool() | ir.SumPool() | ir.Flatten() | ir.Concat() | ir.Gather():
                 if len({source.frac for source in sources}) > 1:
                     raise _DoesNotFit(f"{self._describe(op)}: its inputs have scales that cannot be made one")
                 self._update(name, frac=sources[0].frac)
 
-    def _weight_frac(self, op: Op) -> int:
+    def _weight_frac(self, op: ir.Op) -> int:
         """f, more where weights are so small or inputs so large (a sum pool) that weights rounded at f bits would show.
 
         Weights get WEIGHT_STEPS bits below their root mean square. Rounding weights to w bits moves the output by about
@@ -271,7 +255,7 @@ class _Planner:
         finer = max(self.f, min(small, COMMON_BITS - others), min(self.f + extra, widest - others))
         return max(min(finer, HARD_BITS - others), 4)
 
-    def _lines(self, op: Activation, frac: int) -> dict[str, Any]:
+    def _lines(self, op: ir.Activation, frac: int) -> dict[str, Any]:
         """The piecewise-linear function with `frac` fractional bits."""
         if op.function != "piecewise":
             if frac - SLOPE_FRAC < 1:
@@ -296,36 +280,36 @@ class _Planner:
         last = name == next(reversed(self.ops))
         if op.kind == "wire" or last:  # one more bit for the difference of two logits (`program/answer.py`)
             need = max(need, op.frac + self._integer_bits(seen.largest) + 1 + last)
-        bits = 64 if isinstance(op, Input) else need if name in self.narrow else _round_width(need)
+        bits = 64 if isinstance(op, ir.Input) else need if name in self.narrow else _round_width(need)
         if bits > 64:
             raise _DoesNotFit(f"{self._describe(op)}: {bits} bits are needed, 64 are there")
         self._update(name, bits=bits)
         passed_on = bits
         match op:
-            case Activation():
+            case ir.Activation():
                 passed_on = self._activation_widths(name)
-            case Sign():
+            case ir.Sign():
                 passed_on = self._sign_widths(name)
-            case Requantize():
+            case ir.Requantize():
                 passed_on = self._requantize_widths(name)
-            case MaxPool():
+            case ir.MaxPool():
                 largest = 2 * self.calibration.values[op.inputs[0]].largest
                 self._update(name, window=min(op.frac + max(1, self._integer_bits(largest)), bits - 1))
         for source in op.inputs:
             self.needs[source] = max(self.needs[source], passed_on)
 
-    def _open_bits(self, op: Op) -> int:
+    def _open_bits(self, op: ir.Op) -> int:
         source = self.ops[op.inputs[0]]
         needed = source.frac + (self._whole_bits(source) or self._integer_bits(self.reach[source.name])) + 2
         needed = max(needed, source.frac - _coarsest(op) + 3)  # where values vanish, the shift's own bits remain
-        open_bits = max(needed, 4) if isinstance(op, Sign) else _round_width(needed)
+        open_bits = max(needed, 4) if isinstance(op, ir.Sign) else _round_width(needed)
         if open_bits > 62:
             raise _DoesNotFit(f"{self._describe(source)}: opening it takes {open_bits} bits, 62 are there")
         return open_bits
 
-    def _whole_bits(self, op: Op) -> int:
+    def _whole_bits(self, op: ir.Op) -> int:
         """I with |y| < 2**I for every input of a binary layer; 0 for any other."""
-        if not isinstance(op, Conv | Linear) or op.weight_frac or op.name not in self.narrow:
+        if not isinstance(op, ir.Conv | ir.Linear) or op.weight_frac or op.name not in self.narrow:
             return 0
         weight, bias = (self.draft.parameter(op.name, key) for key in ("weight", "bias"))
         furthest = np.abs(weight).reshape(len(weight), -1).sum(axis=1).max() * largest_count(self.ops, op.inputs[0])
@@ -333,7 +317,7 @@ class _Planner:
 
     def _requantize_widths(self, name: str) -> int:
         op = self.ops[name]
-        assert isinstance(op, Requantize)
+        assert isinstance(op, ir.Requantize)
         one_round = op.bits + op.shift <= 64 and self._only_from_input(op.inputs[0])
         open_bits = 64 if one_round else self._open_bits(op)
         self._update(name, one_round=one_round, open_bits=open_bits)
@@ -342,21 +326,21 @@ class _Planner:
     def _only_from_input(self, name: str) -> bool:
         """Whether a sum is linear in the client's image, which is known modulo 2**64."""
         op = self.ops[name]
-        if isinstance(op, Input):
+        if isinstance(op, ir.Input):
             return True
-        opens = isinstance(op, Activation | Sign | Requantize | MaxPool)
+        opens = isinstance(op, ir.Activation | ir.Sign | ir.Requantize | ir.MaxPool)
         return not opens and all(self._only_from_input(source) for source in op.inputs)
 
     def _sign_widths(self, name: str) -> int:
         op = self.ops[name]
-        assert isinstance(op, Sign)
+        assert isinstance(op, ir.Sign)
         open_bits = self._open_bits(op)
         self._update(name, open_bits=open_bits, window=open_bits - 2 - op.in_frac + op.kept_frac)
         return open_bits
 
     def _activation_widths(self, name: str) -> int:
         op = self.ops[name]
-        assert isinstance(op, Activation)
+        assert isinstance(op, ir.Activation)
         open_bits = self._open_bits(op)
         seen = self.calibration.activations[name]
         changes: dict[str, Any] = {"open_bits": open_bits}
@@ -374,7 +358,7 @@ class _Planner:
         self._update(name, **changes)
         return open_bits
 
-    def _quadratic_fracs(self, op: Activation) -> tuple[int, int]:
+    def _quadratic_fracs(self, op: ir.Activation) -> tuple[int, int]:
         """lead_frac and quad_frac that make the quadratic most precise within bits + quad_shift <= 64, and within what
         two servers can prepare without a dealer; if nothing is within that, as precise as with a dealer."""
         most = 64 - op.bits + op.frac
@@ -391,7 +375,7 @@ class _Planner:
                 return lead, quad
         return self._precise_fracs(op, most)
 
-    def _precise_fracs(self, op: Activation, total: int) -> tuple[int, int]:
+    def _precise_fracs(self, op: ir.Activation, total: int) -> tuple[int, int]:
         """lead_frac and quad_frac of the least error, lead_frac + 2·quad_frac being `total`.
 
         Rounding y to g bits moves a·y² + b·y by 2**-g·|2ay + b|/√6 (random), rounding a to l bits by 2**-l·y²/√12.
@@ -407,20 +391,20 @@ class _Planner:
         best = min(range(LEAST_QUAD_FRAC, min(op.frac, op.in_frac, (total - 4) // 2) + 1), key=error)
         return min(total - 2 * best, 24), best
 
-    def _describe(self, op: Op) -> str:
+    def _describe(self, op: ir.Op) -> str:
         largest = self.calibration.values[op.name].largest
         return f"layer {op.name!r} ({type(op).__name__}) reaches |value| = {largest:.4g} in calibration"
 
 
-def _coarsest(op: Op) -> int:
+def _coarsest(op: ir.Op) -> int:
     """Fewest fractional bits to which an operation may shift the sum that it opens."""
-    if not isinstance(op, Activation | Sign):
+    if not isinstance(op, ir.Activation | ir.Sign):
         return op.frac
-    kept = op.kept_frac if isinstance(op, Sign) or op.kept_count else op.frac
-    return min(kept, LEAST_QUAD_FRAC) if isinstance(op, Activation) and op.quad_count else kept
+    kept = op.kept_frac if isinstance(op, ir.Sign) or op.kept_count else op.frac
+    return min(kept, LEAST_QUAD_FRAC) if isinstance(op, ir.Activation) and op.quad_count else kept
 
 
-def _furthest_knot(op: Activation) -> float:
+def _furthest_knot(op: ir.Activation) -> float:
     if op.function == "piecewise":
         return max(abs(knot) for knot in op.knots) * 2.0**-DRAFT_FRAC
     return max(abs(knot) for knot in spline(op.function, op.arguments, 9, SLOPE_FRAC).knots) * 2.0**-9

@@ -6,27 +6,11 @@ import dataclasses
 from typing import Any
 
 from autorep.compiler.draft import Draft
-from autorep.program.ir import (
-    Activation,
-    Add,
-    Affine,
-    Concat,
-    Conv,
-    Flatten,
-    Gather,
-    Kind,
-    Linear,
-    MaxPool,
-    Op,
-    Product,
-    Requantize,
-    Sign,
-    SumPool,
-)
+from autorep.program import ir
 
-NEEDS_WIRES = (Conv, Linear, Affine, Product, MaxPool, Concat)
-KEEPS_KIND = (SumPool, Flatten, Gather)
-GIVES_SUMS = (Conv, Linear, Affine, Product, Add)
+NEEDS_WIRES = (ir.Conv, ir.Linear, ir.Affine, ir.Product, ir.MaxPool, ir.Concat)
+KEEPS_KIND = (ir.SumPool, ir.Flatten, ir.Gather)
+GIVES_SUMS = (ir.Conv, ir.Linear, ir.Affine, ir.Product, ir.Add)
 
 
 def assign_kinds(draft: Draft) -> Draft:
@@ -39,11 +23,11 @@ def assign_kinds(draft: Draft) -> Draft:
     output = draft.output.name
     for op in draft.ops.values():
         inputs = op.inputs
-        if isinstance(op, NEEDS_WIRES) or (isinstance(op, Gather) and len(inputs) > 1):
+        if isinstance(op, NEEDS_WIRES) or (isinstance(op, ir.Gather) and len(inputs) > 1):
             inputs = tuple(_as_wire(result, name) for name in inputs)
-        elif isinstance(op, Activation | Sign):
+        elif isinstance(op, ir.Activation | ir.Sign):
             inputs = tuple(_as_sum(result, name) for name in inputs)
-        kind: Kind = "wire"
+        kind: ir.Kind = "wire"
         if isinstance(op, GIVES_SUMS):
             kind = "sum"
         elif isinstance(op, KEEPS_KIND):
@@ -61,7 +45,7 @@ def _as_sum(draft: Draft, name: str) -> str:
     return name if draft.ops[name].kind == "sum" else _convert(draft, name, f"{name}.sum", "sum")
 
 
-def _convert(draft: Draft, name: str, new_name: str, kind: Kind) -> str:
+def _convert(draft: Draft, name: str, new_name: str, kind: ir.Kind) -> str:
     if new_name not in draft.ops:
         common: dict[str, Any] = {
             "name": new_name,
@@ -70,8 +54,8 @@ def _convert(draft: Draft, name: str, new_name: str, kind: Kind) -> str:
             "bits": 0,
             "frac": 0,
         }
-        op: Op = Add(**common, kind="sum")
+        op: ir.Op = ir.Add(**common, kind="sum")
         if kind == "wire":
-            op = Requantize(**common, kind="wire", shift=0, open_bits=0, one_round=False)
+            op = ir.Requantize(**common, kind="wire", shift=0, open_bits=0, one_round=False)
         draft.ops[new_name] = op
     return new_name

@@ -16,29 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from autorep._native import PackedConv, PackedMatmul
+from autorep.program import ir
 from autorep.program.execute import Observe, check_input, execute, in_chunks
 from autorep.program.floating import per_channel
-from autorep.program.ir import (
-    Activation,
-    Add,
-    Affine,
-    Concat,
-    Conv,
-    Flatten,
-    Gather,
-    Linear,
-    MaxPool,
-    Op,
-    Product,
-    Program,
-    Requantize,
-    Sign,
-    SumPool,
-    TopClasses,
-    WithinBound,
-    decode,
-    encode,
-)
 from autorep.program.tournament import tournament
 from autorep.program.windows import windows
 
@@ -82,7 +62,7 @@ class NearestRounding:
 
 
 def run_fixed(
-    program: Program, x: np.ndarray, rounding: Rounding | None = None, observe: Observe | None = None
+    program: ir.Program, x: np.ndarray, rounding: Rounding | None = None, observe: Observe | None = None
 ) -> np.ndarray:
     """Logits of a batch (N, *input shape); `observe` sees every operation's ring elements, the batch in one piece."""
     fixed = FixedProgram(program)
@@ -90,7 +70,7 @@ def run_fixed(
     rounding = rounding or SeededRounding()
 
     def run(part: np.ndarray) -> np.ndarray:
-        return decode(fixed.run(part, rounding, observe), program.output.bits, program.output.frac)
+        return ir.decode(fixed.run(part, rounding, observe), program.output.bits, program.output.frac)
 
     return run(x) if observe else in_chunks(program, x, run)
 
@@ -98,7 +78,7 @@ def run_fixed(
 class FixedProgram:
     """A Program with its parameters encoded and its convolutions packed once, for many batches."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ir.Program) -> None:
         check_input(program, np.empty((0, *program.input.shape)))
         self._program = program
         self._parameters = {
@@ -107,7 +87,7 @@ class FixedProgram:
             for name in op.parameter_names
             if f"{op.name}.{name}" in program.parameters
         }
-        self._plans = {op.name: self._plan(op) for op in program.ops if isinstance(op, Conv | Linear)}
+        self._plans = {op.name: self._plan(op) for op in program.ops if isinstance(op, ir.Conv | ir.Linear)}
 
     def run(self, x: np.ndarray, rounding: Rounding | None = None, observe: Observe | None = None) -> np.ndarray:
         """Ring elements of the answer, modulo 2**bits of the last operation."""
@@ -115,68 +95,68 @@ class FixedProgram:
         rounding = rounding or SeededRounding()
         first = self._program.input
 
-        def apply(op: Op, inputs: list[np.ndarray]) -> np.ndarray:
+        def apply(op: ir.Op, inputs: list[np.ndarray]) -> np.ndarray:
             return _reduce(self._apply(op, inputs, rounding), op.bits)
 
-        return execute(self._program.ops, _reduce(encode(x, first.frac), first.bits), apply, observe)
+        return execute(self._program.ops, _reduce(ir.encode(x, first.frac), first.bits), apply, observe)
 
-    def _plan(self, op: Conv | Linear) -> PackedConv | PackedMatmul:
+    def _plan(self, op: ir.Conv | ir.Linear) -> PackedConv | PackedMatmul:
         weight = self._parameters[f"{op.name}.weight"]
-        if isinstance(op, Linear):
+        if isinstance(op, ir.Linear):
             return PackedMatmul(weight, bits=op.bits)
         channels, rows, columns = self._program[op.inputs[0]].shape
         return PackedConv(
             weight, (channels, rows, columns), op.stride, op.padding, op.dilation, op.groups, bits=op.bits
         )
 
-    def _apply(self, op: Op, inputs: list[np.ndarray], rounding: Rounding) -> np.ndarray:
+    def _apply(self, op: ir.Op, inputs: list[np.ndarray], rounding: Rounding) -> np.ndarray:
         x = inputs[0]
         match op:
-            case Conv() | Linear():
+            case ir.Conv() | ir.Linear():
                 y = self._plans[op.name].run(np.ascontiguousarray(x))
                 return y + per_channel(self._parameters[f"{op.name}.bias"], op.shape)
-            case Affine():
+            case ir.Affine():
                 weight, bias = (self._parameters[f"{op.name}.{name}"] for name in ("weight", "bias"))
                 return x * per_channel(weight, op.shape) + per_channel(bias, op.shape)
-            case Add():
+            case ir.Add():
                 shifts = [np.uint64(op.frac - self._program[name].frac) for name in op.inputs]
                 return sum((value << shift for value, shift in zip(inputs[1:], shifts[1:])), start=x << shifts[0])
-            case Product():
+            case ir.Product():
                 return x * inputs[1]
-            case SumPool():
+            case ir.SumPool():
                 return windows(x, op.kernel, op.stride, op.padding).sum(axis=(4, 5), dtype=np.uint64)
-            case MaxPool():
+            case ir.MaxPool():
                 return _tournament(op, x)
-            case Flatten():
+            case ir.Flatten():
                 return x.reshape(len(x), *op.shape)
-            case Concat():
+            case ir.Concat():
                 return np.concatenate(inputs, axis=1)
-            case Gather():
+            case ir.Gather():
                 return op.apply(inputs)
-            case Requantize():
+            case ir.Requantize():
                 return self._requantize(op, x, rounding)
-            case Activation():
+            case ir.Activation():
                 return self._activation(op, x, rounding)
-            case Sign():
+            case ir.Sign():
                 return self._sign(op, x, rounding)
-            case TopClasses():
+            case ir.TopClasses():
                 return _top_classes(op, x)
-            case WithinBound():
+            case ir.WithinBound():
                 return self._within_bound(op, x, rounding)
         raise TypeError(f"no fixed-point rule for {type(op).__name__} {op.name!r}")
 
-    def _requantize(self, op: Requantize, x: np.ndarray, rounding: Rounding) -> np.ndarray:
+    def _requantize(self, op: ir.Requantize, x: np.ndarray, rounding: Rounding) -> np.ndarray:
         y = x.reshape(len(x), op.size)
         mask = rounding.mask(op.name, "a", y.shape, op.open_bits, op.shift)
         return _open(y, mask, op.open_bits, op.shift).reshape(x.shape)
 
-    def _sign(self, op: Sign, x: np.ndarray, rounding: Rounding) -> np.ndarray:
+    def _sign(self, op: ir.Sign, x: np.ndarray, rounding: Rounding) -> np.ndarray:
         y, shift = x.reshape(len(x), op.size), op.in_frac - op.kept_frac
         t = _open(y, rounding.mask(op.name, "a", y.shape, op.open_bits, shift), op.open_bits, shift)
         negative = (t >> np.uint64(op.window)) & np.uint64(1)
         return ((np.uint64(1) - np.uint64(2) * negative) << np.uint64(op.frac)).reshape(x.shape)
 
-    def _activation(self, op: Activation, x: np.ndarray, rounding: Rounding) -> np.ndarray:
+    def _activation(self, op: ir.Activation, x: np.ndarray, rounding: Rounding) -> np.ndarray:
         y = x.reshape(len(x), op.size)
         shift = np.full(op.size, op.in_frac - op.quad_frac, np.uint64)
         shift[op.kept] = op.in_frac - op.kept_frac
@@ -191,7 +171,7 @@ class FixedProgram:
             result[:, index] = (z + _reduce(mask, op.quad_shift)) >> np.uint64(op.quad_shift)
         return result.reshape(x.shape)
 
-    def _within_bound(self, op: WithinBound, x: np.ndarray, rounding: Rounding) -> np.ndarray:
+    def _within_bound(self, op: ir.WithinBound, x: np.ndarray, rounding: Rounding) -> np.ndarray:
         """[0 ≤ Q ≤ bound], Q the sum of squares in the ring that the shift leaves, read as signed."""
         y, bits = x.reshape(len(x), -1), self._program[op.inputs[0]].bits
         mask = rounding.mask(op.name, "wire", y.shape, bits, op.shift)
@@ -205,7 +185,7 @@ class FixedProgram:
 
         return (reached(missing) - reached(missing - _word(op.bound + 1))) << np.uint64(op.frac)
 
-    def _quadratic(self, op: Activation, t: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _quadratic(self, op: ir.Activation, t: np.ndarray, index: np.ndarray) -> np.ndarray:
         channel = index // (op.size // op.shape[0])
         a, b, c = (self._parameters[f"{op.name}.{name}"][channel] for name in op.parameter_names)
         return (a * t + b) * t + c
@@ -239,14 +219,14 @@ def _relu(t: np.ndarray, window: int) -> np.ndarray:
     return t * (np.uint64(1) - ((t >> np.uint64(window)) & np.uint64(1)))
 
 
-def _piecewise(op: Activation, t: np.ndarray) -> np.ndarray:
+def _piecewise(op: ir.Activation, t: np.ndarray) -> np.ndarray:
     result: np.ndarray = np.full(t.shape, op.offset, np.int64).view(np.uint64)
     for knot, slope in zip(op.knots, op.slopes):
         result += _word(slope) * _relu(t - _word(knot), op.window)
     return result
 
 
-def _tournament(op: MaxPool, x: np.ndarray) -> np.ndarray:
+def _tournament(op: ir.MaxPool, x: np.ndarray) -> np.ndarray:
     """max(a, b) = b + relu(a − b), in the order in which the servers let candidates meet."""
     columns = x.reshape(len(x), -1)[:, op.candidates(x.shape[1:])].transpose(1, 0, 2)
     while (pairs := len(columns) // 2) > 0:
@@ -255,7 +235,7 @@ def _tournament(op: MaxPool, x: np.ndarray) -> np.ndarray:
     return columns[0].reshape(len(x), *op.shape)
 
 
-def _top_classes(op: TopClasses, x: np.ndarray) -> np.ndarray:
+def _top_classes(op: ir.TopClasses, x: np.ndarray) -> np.ndarray:
     """The matches in the order in which the servers play them; the smaller of two is what their sum leaves."""
     played = tournament(x.shape[1], op.size)
     places = (x << np.uint64(op.bits)) - np.arange(x.shape[1], dtype=np.uint64)

@@ -7,30 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autorep.activations import ACTIVATIONS
+from autorep.program import ir
 from autorep.program.execute import Observe, check_input, execute, in_chunks
-from autorep.program.ir import (
-    Activation,
-    Add,
-    Affine,
-    Concat,
-    Conv,
-    Flatten,
-    Gather,
-    Linear,
-    MaxPool,
-    Op,
-    Product,
-    Program,
-    Requantize,
-    Sign,
-    SumPool,
-    TopClasses,
-    WithinBound,
-)
 from autorep.program.windows import Convolve, convolution, windows
 
 
-def run_float(program: Program, x: np.ndarray, observe: Observe | None = None, dtype: type = np.float64) -> np.ndarray:
+def run_float(
+    program: ir.Program, x: np.ndarray, observe: Observe | None = None, dtype: type = np.float64
+) -> np.ndarray:
     """Logits of a batch (N, *input shape); with `observe` in one piece, so that it sees whole results."""
     check_input(program, x)
 
@@ -41,7 +25,7 @@ def run_float(program: Program, x: np.ndarray, observe: Observe | None = None, d
 
 
 def run_ops(
-    ops: Sequence[Op],
+    ops: Sequence[ir.Op],
     parameters: Mapping[str, np.ndarray],
     x: np.ndarray,
     observe: Observe | None = None,
@@ -51,8 +35,8 @@ def run_ops(
     """The same for a list of operations whose widths and scales may not be chosen yet."""
     fracs = {op.name: op.frac for op in ops}
 
-    def apply(op: Op, inputs: list[np.ndarray]) -> np.ndarray:
-        if isinstance(op, WithinBound):
+    def apply(op: ir.Op, inputs: list[np.ndarray]) -> np.ndarray:
+        if isinstance(op, ir.WithinBound):
             return _within_bound(op, inputs[0], fracs[op.inputs[0]])
         own = {name: parameters.get(f"{op.name}.{name}") for name in op.parameter_names}
         own_values: dict[str, np.ndarray] = {k: v.astype(dtype, copy=False) for k, v in own.items() if v is not None}
@@ -67,49 +51,49 @@ def per_channel(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def apply_op(
-    op: Op, inputs: list[np.ndarray], own: Mapping[str, np.ndarray], convolve: Convolve = convolution
+    op: ir.Op, inputs: list[np.ndarray], own: Mapping[str, np.ndarray], convolve: Convolve = convolution
 ) -> np.ndarray:
     """One operation on its inputs, with its parameters by name."""
     x = inputs[0]
     match op:
-        case Conv():
+        case ir.Conv():
             y = convolve(x, own["weight"], op.stride, op.padding, op.dilation, op.groups)
             return y + per_channel(own["bias"], op.shape)
-        case Linear():
+        case ir.Linear():
             return x @ own["weight"].T + own["bias"]
-        case Affine():
+        case ir.Affine():
             return x * per_channel(own["weight"], op.shape) + per_channel(own["bias"], op.shape)
-        case Add():
+        case ir.Add():
             return sum(inputs[1:], start=x)
-        case Product():
+        case ir.Product():
             return x * inputs[1]
-        case SumPool():
+        case ir.SumPool():
             return windows(x, op.kernel, op.stride, op.padding).sum(axis=(4, 5))
-        case MaxPool():
+        case ir.MaxPool():
             return windows(x, op.kernel, op.stride, op.padding, fill=-np.inf).max(axis=(4, 5))
-        case Flatten():
+        case ir.Flatten():
             return x.reshape(len(x), *op.shape)
-        case Concat():
+        case ir.Concat():
             return np.concatenate(inputs, axis=1)
-        case Gather():
+        case ir.Gather():
             return op.apply(inputs)
-        case Requantize():
+        case ir.Requantize():
             return x
-        case Activation():
+        case ir.Activation():
             return _activation(op, x, own)
-        case Sign():
+        case ir.Sign():
             return np.where(x >= 0, x.dtype.type(1), x.dtype.type(-1))
-        case TopClasses():
+        case ir.TopClasses():
             return np.argsort(-x, axis=1, kind="stable")[:, : op.size].astype(x.dtype)
     raise TypeError(f"no float rule for {type(op).__name__} {op.name!r}")
 
 
-def _within_bound(op: WithinBound, x: np.ndarray, frac: int) -> np.ndarray:
+def _within_bound(op: ir.WithinBound, x: np.ndarray, frac: int) -> np.ndarray:
     squares = np.square(x.reshape(len(x), -1)).sum(axis=1, keepdims=True)
     return (squares <= op.bound * 4.0 ** (op.shift - frac)).astype(x.dtype)
 
 
-def _activation(op: Activation, x: np.ndarray, own: Mapping[str, np.ndarray]) -> np.ndarray:
+def _activation(op: ir.Activation, x: np.ndarray, own: Mapping[str, np.ndarray]) -> np.ndarray:
     flat = x.reshape(len(x), op.size)
     if op.quad_count == 0:
         return _piecewise(op, flat).reshape(x.shape)
@@ -123,7 +107,7 @@ def _quadratic(x: np.ndarray, shape: tuple[int, ...], own: Mapping[str, np.ndarr
     return (a * x + b) * x + c
 
 
-def _piecewise(op: Activation, y: np.ndarray) -> np.ndarray:
+def _piecewise(op: ir.Activation, y: np.ndarray) -> np.ndarray:
     if op.function != "piecewise":
         return ACTIVATIONS[op.function].function(y, *op.arguments)
     knot_scale, slope_scale = 2.0**-op.kept_frac, 2.0 ** (op.kept_frac - op.frac)
