@@ -99,6 +99,28 @@ def test_any_geometry_agrees_with_the_slow_sum(level: str, data: st.DataObject) 
 
 @CASES
 @given(st.data())
+def test_taps_that_meet_the_border_only_are_left_out_and_no_others(level: str, data: st.DataObject) -> None:
+    """So many channels that a step is one tap, of small images with borders up to wider than the kernel."""
+    draw = data.draw
+    kernel, dilation = draw(pairs), draw(pairs)
+    padding = draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))
+    least = [max(1, d * (k - 1) + 1 - 2 * p) for k, d, p in zip(kernel, dilation, padding)]
+    agree(
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from([50, 97, 131, 257])),
+        draw(st.sampled_from([1, 9, 33])),
+        tuple(draw(st.integers(length, length + 4)) for length in least),
+        kernel,
+        draw(st.sampled_from([64, 52, 46, 44])),
+        algorithm="direct",
+        stride=draw(pairs),
+        padding=padding,
+        dilation=dilation,
+    )
+
+
+@CASES
+@given(st.data())
 def test_depthwise_agrees_with_the_slow_sum(level: str, data: st.DataObject) -> None:
     draw = data.draw
     channels, multiplier = draw(st.integers(2, 20)), draw(st.integers(1, 2))

@@ -212,9 +212,7 @@ void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
     }
 }
 
-}  // namespace
-
-AesKey aes_expand(const u8 key[16]) {
+AesKey expand(const u8 key[16]) {
     AesKey out;
     std::memcpy(out.round[0], key, 16);
     u8 constant = 1;
@@ -233,8 +231,10 @@ AesKey aes_expand(const u8 key[16]) {
     return out;
 }
 
+}  // namespace
+
 const AesOps& aes_portable() {
-    static const AesOps ops = {ctr, mmo};
+    static const AesOps ops = {expand, ctr, mmo};
     return ops;
 }
 

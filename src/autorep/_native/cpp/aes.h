@@ -12,10 +12,9 @@ struct Block {
     u64 lo, hi;
 };
 
-// Key schedule without tables or branches on the key.
-AesKey aes_expand(const u8 key[16]);
-
 struct AesOps {
+    // Key schedule, without tables or branches on the key.
+    AesKey (*expand)(const u8 key[16]);
     // Key stream from block number `first` on, as little-endian words, each cut by `mask`.
     void (*ctr)(const AesKey& key, u64 first, u64* out, i64 words, u64 mask);
     // Matyas-Meyer-Oseas hash: out[i] = AES(key, in[i]) ^ in[i].
@@ -27,5 +26,7 @@ const AesOps& aes_avx2();
 const AesOps& aes_avx512();
 const AesOps& aes_neon();
 const AesOps& aes_ops();  // of the active level
+
+static inline AesKey aes_expand(const u8 key[16]) { return aes_ops().expand(key); }
 
 }  // namespace autorep

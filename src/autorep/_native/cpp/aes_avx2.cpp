@@ -11,6 +11,21 @@ constexpr int kFlight = 8;
 
 __m128i round_key(const AesKey& key, int r) { return _mm_load_si128(reinterpret_cast<const __m128i*>(key.round[r])); }
 
+// The last word is turned, substituted (all columns alike, so that shifting rows changes nothing) and added to the running sums.
+AesKey expand(const u8 bytes[16]) {
+    const __m128i last_turned = _mm_set1_epi32(0x0C0F0E0D);
+    AesKey key;
+    __m128i round = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+    _mm_store_si128(reinterpret_cast<__m128i*>(key.round[0]), round);
+    for (int r = 1, constant = 1; r <= 10; ++r, constant = (constant << 1) ^ (constant >> 7) * 0x11B) {
+        const __m128i turned = _mm_aesenclast_si128(_mm_shuffle_epi8(round, last_turned), _mm_set1_epi32(constant));
+        round = _mm_xor_si128(round, _mm_slli_si128(round, 4));
+        round = _mm_xor_si128(_mm_xor_si128(round, _mm_slli_si128(round, 8)), turned);
+        _mm_store_si128(reinterpret_cast<__m128i*>(key.round[r]), round);
+    }
+    return key;
+}
+
 template <int Count>
 void encrypt(const AesKey& key, __m128i (&s)[Count]) {
     for (int k = 0; k < Count; ++k) s[k] = _mm_xor_si128(s[k], round_key(key, 0));
@@ -54,7 +69,7 @@ void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
 }  // namespace
 
 const AesOps& aes_avx2() {
-    static const AesOps ops = {ctr, mmo};
+    static const AesOps ops = {expand, ctr, mmo};
     return ops;
 }
 

@@ -45,7 +45,7 @@ void ctr(const AesKey& key, u64 first, u64* out, i64 words, u64 mask) {
 }  // namespace
 
 const AesOps& aes_avx512() {
-    static const AesOps ops = {ctr, aes_avx2().mmo};
+    static const AesOps ops = {aes_avx2().expand, ctr, aes_avx2().mmo};
     return ops;
 }
 

@@ -51,7 +51,7 @@ void mmo(const AesKey& key, const Block* in, Block* out, i64 count) {
 }  // namespace
 
 const AesOps& aes_neon() {
-    static const AesOps ops = {ctr, mmo};
+    static const AesOps ops = {aes_portable().expand, ctr, mmo};
     return ops;
 }
 

@@ -19,7 +19,7 @@ struct UnpackTable {
     alignas(64) u8 from[64], ninth[64];
     alignas(64) u64 right[8], left[8];
 
-    explicit UnpackTable(int bits) {
+    void set(int bits) {
         const Places at{bits};
         for (int k = 0; k < 8; ++k) {
             for (int j = 0; j < 8; ++j) from[8 * k + j] = static_cast<u8>(at.start(k) + j);
@@ -30,35 +30,13 @@ struct UnpackTable {
     }
 };
 
-template <bool Ninth, bool Add>
-void unpack_words(const u8* in, i64 count, int bits, const u64* own, u64* out) {
-    const UnpackTable table(bits);
-    const __m512i from = _mm512_load_si512(table.from), ninth = _mm512_load_si512(table.ninth);
-    const __m512i right = _mm512_load_si512(table.right), left = _mm512_load_si512(table.left);
-    const __m512i cut = _mm512_set1_epi64(static_cast<long long>(low_mask(bits)));
-    for (i64 i = 0; i < count; i += 8, in += bits) {
-        const i64 n = count - i < 8 ? count - i : 8;
-        const __m512i bytes = _mm512_maskz_loadu_epi8(first_bytes(ceil_div(n * bits, 8)), in);
-        __m512i x = _mm512_srlv_epi64(_mm512_permutexvar_epi8(from, bytes), right);
-        if constexpr (Ninth) x = _mm512_or_si512(x, _mm512_sllv_epi64(_mm512_permutexvar_epi8(ninth, bytes), left));
-        if constexpr (Add) x = _mm512_add_epi64(x, _mm512_maskz_loadu_epi64(first_words(n), own + i));
-        _mm512_mask_storeu_epi64(out + i, first_words(n), _mm512_and_si512(x, cut));
-    }
-}
-
-void unpack(const u8* in, i64 count, int bits, const u64* own, u64* out) {
-    const bool ninth = bits > 57;
-    if (own) (ninth ? unpack_words<true, true> : unpack_words<false, true>)(in, count, bits, own, out);
-    else (ninth ? unpack_words<true, false> : unpack_words<false, false>)(in, count, bits, own, out);
-}
-
 // Where each byte of the packed eight words comes from: neighbours share a byte, words two apart never do.
 struct PackTable {
     alignas(64) u8 from[2][64] = {}, ninth[64] = {};
     __mmask64 used[2] = {0, 0}, ninth_used = 0;
     alignas(64) u64 left[8], right[8];
 
-    explicit PackTable(int bits) {
+    void set(int bits) {
         const Places at{bits};
         for (int k = 0; k < 8; ++k) {
             const int end = (at.shift(k) + bits + 7) / 8;  // bytes that the word touches
@@ -76,9 +54,54 @@ struct PackTable {
     }
 };
 
+struct Tables {
+    UnpackTable unpack;
+    PackTable pack;
+};
+
+// Made once for every width: blocks of a stream are so short that making them anew would be felt.
+const Tables& tables_of(int bits) {
+    static const struct All {
+        Tables width[65];
+        All() {
+            for (int bits = 1; bits <= 64; ++bits) {
+                width[bits].unpack.set(bits);
+                width[bits].pack.set(bits);
+            }
+        }
+    } all;
+    return all.width[bits];
+}
+
+template <bool Ninth, bool Add>
+void unpack_words(const u8* in, i64 count, int bits, const u64* own, u64* out) {
+    const UnpackTable& table = tables_of(bits).unpack;
+    const __m512i from = _mm512_load_si512(table.from), ninth = _mm512_load_si512(table.ninth);
+    const __m512i right = _mm512_load_si512(table.right), left = _mm512_load_si512(table.left);
+    const __m512i cut = _mm512_set1_epi64(static_cast<long long>(low_mask(bits)));
+    for (i64 i = 0; i < count; i += 8, in += bits) {
+        const i64 n = count - i < 8 ? count - i : 8;
+        const __m512i bytes = _mm512_maskz_loadu_epi8(first_bytes(ceil_div(n * bits, 8)), in);
+        __m512i x = _mm512_srlv_epi64(_mm512_permutexvar_epi8(from, bytes), right);
+        if constexpr (Ninth) x = _mm512_or_si512(x, _mm512_sllv_epi64(_mm512_permutexvar_epi8(ninth, bytes), left));
+        if constexpr (Add) x = _mm512_add_epi64(x, _mm512_maskz_loadu_epi64(first_words(n), own + i));
+        _mm512_mask_storeu_epi64(out + i, first_words(n), _mm512_and_si512(x, cut));
+    }
+}
+
+void unpack(const u8* in, i64 count, int bits, const u64* own, u64* out) {
+    if (bits == 64 && !own) {
+        __builtin_memcpy(out, in, static_cast<size_t>(count) * 8);
+        return;
+    }
+    const bool ninth = bits > 57;
+    if (own) (ninth ? unpack_words<true, true> : unpack_words<false, true>)(in, count, bits, own, out);
+    else (ninth ? unpack_words<true, false> : unpack_words<false, false>)(in, count, bits, own, out);
+}
+
 template <bool Ninth>
 void pack_words(const u64* x, i64 count, int bits, u8* out) {
-    const PackTable table(bits);
+    const PackTable& table = tables_of(bits).pack;
     const __m512i even = _mm512_load_si512(table.from[0]), odd = _mm512_load_si512(table.from[1]);
     const __m512i ninth = _mm512_load_si512(table.ninth);
     const __m512i left = _mm512_load_si512(table.left), right = _mm512_load_si512(table.right);

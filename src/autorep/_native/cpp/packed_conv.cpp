@@ -117,13 +117,13 @@ i64 PackedConv::weight_bytes(int side) const {
 
 // Of the direct convolution (side 0) or a Winograd tile.
 double PackedConv::cost(int side) const {
-    const i64 positions = side ? (side + 2) * (side + 2) : shape_.taps();
-    const i64 pixels = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : shape_.out_pixels();
+    const i64 tiles = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : 0;
+    const i64 products = side ? (side + 2) * (side + 2) * tiles : shape_.products_inside();
     const double count = static_cast<double>(weights(side));
     const bool words = stored_as(side) == Stored::words;
-    const double multiply =
-        multiply_add_cost(bits_ + extra_bits_of(side), stored_as(side) == Stored::limbs) * count / kLane * static_cast<double>(pixels);
-    const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * positions * pixels;
+    const double multiply = multiply_add_cost(bits_ + extra_bits_of(side), stored_as(side) == Stored::limbs) *
+                            static_cast<double>(shape_.outputs * shape_.group_channels() * products) / kLane;
+    const i64 moved = (ceil_div(shape_.channels, kLane) + ceil_div(shape_.outputs, kLane)) * products;
     const double transform = side ? kTransformed * static_cast<double>(moved) : 0.0;
     const double memory = weights(side) > kCachedWords ? kWordFromMemory * (words ? 1.0 : 0.75) * count : 0.0;
     return std::max(multiply, memory) + transform;

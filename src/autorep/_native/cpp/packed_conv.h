@@ -8,6 +8,17 @@
 
 namespace autorep {
 
+struct Span {
+    i64 begin, end;
+    i64 length() const { return end > begin ? end - begin : 0; }
+};
+
+// Of the positions 0..count of an output, those at which a tap `offset` from the first lies inside the input's length.
+inline Span inside(i64 count, i64 stride, i64 offset, i64 length) {
+    const i64 begin = offset < 0 ? ceil_div(-offset, stride) : 0, end = length > offset ? ceil_div(length - offset, stride) : 0;
+    return {begin, end < count ? end : count};
+}
+
 struct ConvShape {
     i64 outputs, channels, height, width;  // channels of the whole input, all groups
     i64 kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
@@ -18,9 +29,15 @@ struct ConvShape {
     i64 out_h() const { return (height + 2 * pad_h - dilation_h * (kernel_h - 1) - 1) / stride_h + 1; }
     i64 out_w() const { return (width + 2 * pad_w - dilation_w * (kernel_w - 1) - 1) / stride_w + 1; }
     i64 out_pixels() const { return out_h() * out_w(); }
-    i64 macs() const { return outputs * group_channels() * taps() * out_pixels(); }
     i64 padded_channels() const { return round_up(channels, kLane); }
     bool depthwise() const { return groups == channels && outputs == channels && channels > 1; }
+    // Products of one channel in and out, without those by the border of zeros.
+    i64 products_inside() const {
+        i64 rows = 0, columns = 0;
+        for (i64 i = 0; i < kernel_h; ++i) rows += inside(out_h(), stride_h, i * dilation_h - pad_h, height).length();
+        for (i64 j = 0; j < kernel_w; ++j) columns += inside(out_w(), stride_w, j * dilation_w - pad_w, width).length();
+        return rows * columns;
+    }
     bool winograd_fits() const {
         return kernel_h == 3 && kernel_w == 3 && stride_h == 1 && stride_w == 1 && dilation_h == 1 &&
                dilation_w == 1 && groups == 1;

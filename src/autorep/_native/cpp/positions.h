@@ -1,5 +1,6 @@
 // Lists of positions inside an image: checking them, and walking them by image and by channel.
 #pragma once
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -44,13 +45,19 @@ void for_images(i64 begin, i64 end, i64 count, Body&& body) {
     }
 }
 
-// body(channel, begin, end) for runs of positions of one channel, so that coefficients are constants of a loop.
+// body(channel, begin, end) for runs of positions of one channel, so that coefficients are constants of a loop. Where
+// positions rise, the end of a run is found by bisection, without reading them all.
 template <class Body>
-void for_channels(const i64* positions, i64 begin, i64 end, i64 per_channel, Body&& body) {
+void for_channels(const i64* positions, bool rise, i64 begin, i64 end, i64 per_channel, Body&& body) {
     while (begin < end) {
         const i64 channel = positions[begin] / per_channel, first = channel * per_channel;
         i64 last = begin + 1;
-        while (last < end && static_cast<u64>(positions[last] - first) < static_cast<u64>(per_channel)) ++last;
+        if (rise) {
+            const i64* most = positions + (begin + per_channel < end ? begin + per_channel : end);
+            last = std::lower_bound(positions + last, most, first + per_channel) - positions;
+        } else {
+            while (last < end && static_cast<u64>(positions[last] - first) < static_cast<u64>(per_channel)) ++last;
+        }
         body(channel, begin, last);
         begin = last;
     }

@@ -41,7 +41,7 @@ void quadratic_share(Words opened, Index index, i64 per_channel, int bits, int s
     const QuadraticOps& ops = quadratic_ops();
     parallel_ranges(batch * count, kGrain, [&](i64 first, i64 last) {
         for_images(first, last, count, [&](i64 image, i64 from, i64 to) {
-            for_channels(positions, from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
+            for_channels(positions, rise, from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
                 const i64 at = image * count + begin;
                 ops.share({opened.data() + image * size, positions + begin, rise, end - begin, bits, shift, a.data()[channel],
                            b.data()[channel], c.data()[channel], p0.data() + at, p1.data() + at, q0.data() + at,
@@ -54,7 +54,7 @@ void quadratic_share(Words opened, Index index, i64 per_channel, int bits, int s
 // `sources`: keys of sixteen bytes where `expanded`, else packed words. P and Q for c = 1 only where the wrap bit enters.
 void quadratic_material(const std::vector<Bytes>& sources, bool expanded, const std::vector<int>& bits, Index index,
                         i64 per_channel, Words a, Words b, int power, WordsOut p0, WordsOut p1, WordsOut q0, WordsOut q1) {
-    require_inside(index, per_channel * static_cast<i64>(a.size()));
+    const bool rise = require_inside(index, per_channel * static_cast<i64>(a.size()));
     std::vector<WordStream> streams;
     for (size_t k = 0; k < sources.size(); ++k)
         streams.push_back(expanded ? WordStream::expanded(sources[k].data(), bits[k])
@@ -64,7 +64,7 @@ void quadratic_material(const std::vector<Bytes>& sources, bool expanded, const 
         Blocks blocks;
         for (size_t k = 0; k < streams.size(); ++k) streams[k].read(first, length, blocks.words[k]);
         for_images(first, first + length, static_cast<i64>(index.size()), [&](i64 image, i64 from, i64 to) {
-            for_channels(index.data(), from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
+            for_channels(index.data(), rise, from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
                 const i64 at = image * static_cast<i64>(index.size()) + begin;
                 MaterialRun run = {end - begin, a.data()[channel], b.data()[channel], power,
                                    streams.size() == kQuadraticParts, {}, p0.data() + at, p1.data() + at,
@@ -80,14 +80,14 @@ void quadratic_material(const std::vector<Bytes>& sources, bool expanded, const 
 void quadratic_differences(Words r, const std::vector<Bytes>& keys, const std::vector<int>& widths, Index index,
                            i64 per_channel, Words alpha, Words beta, int bits, int shift,
                            const std::vector<BytesOut>& outs, WordsOut rest) {
-    require_inside(index, per_channel * static_cast<i64>(alpha.size()));
+    const bool rise = require_inside(index, per_channel * static_cast<i64>(alpha.size()));
     std::vector<WordStream> streams;
     for (size_t k = 0; k < keys.size(); ++k) streams.push_back(WordStream::expanded(keys[k].data(), widths[k]));
     const QuadraticOps& ops = quadratic_ops();
     for_blocks(static_cast<i64>(r.size()), [&](i64 first, i64 length) {
         Blocks blocks;
         for_images(first, first + length, static_cast<i64>(index.size()), [&](i64 image, i64 from, i64 to) {
-            for_channels(index.data(), from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
+            for_channels(index.data(), rise, from, to, per_channel, [&](i64 channel, i64 begin, i64 end) {
                 const i64 at = image * static_cast<i64>(index.size()) + begin;
                 PartsRun run = {end - begin, alpha.data()[channel], beta.data()[channel], bits, shift, bits - shift,
                                 streams.size() == kQuadraticParts, r.data() + at, rest.data() + at, {}};

@@ -17,8 +17,11 @@ public:
 
     // Words first .. first + count, `first` a multiple of kStreamBlock.
     void read(i64 first, i64 count, u64* out) const {
-        if (packed_) bit_ops().unpack(packed_ + first / 8 * bits_, count, bits_, nullptr, out);
-        else aes_ops().ctr(key_, static_cast<u64>(first / 2), out, count, low_mask(bits_));
+        if (packed_) {
+            const u8 *from = packed_ + first / 8 * bits_, *next = from + count / 8 * bits_;
+            for (const u8* line = next; line < next + (next - from); line += 64) __builtin_prefetch(line, 0, 2);  // the block after this one
+            bit_ops().unpack(from, count, bits_, nullptr, out);
+        } else aes_ops().ctr(key_, static_cast<u64>(first / 2), out, count, low_mask(bits_));
     }
     int bits() const { return bits_; }
 
