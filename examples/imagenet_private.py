@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch.nn import functional as F
 
 import autorep
-from autorep.replacement.correction import correct_
+from autorep.replacement import fit_without_training_
 
 SIZES = {"lite0": 224, "lite2": 260}
 SUFFIXES = {".jpg", ".jpeg", ".png"}
@@ -63,12 +62,6 @@ def random_views(paths: list[Path], size: int, count: int) -> torch.Tensor:
     return torch.stack(views)
 
 
-def surprise(logits: torch.Tensor) -> torch.Tensor:
-    """The loss of answers drawn from the network itself: no labels are needed to rank activations by it."""
-    drawn = torch.multinomial(F.softmax(logits.detach(), dim=1), 1)[:, 0]
-    return F.cross_entropy(logits, drawn)
-
-
 def main(
     photos: list[Path],
     calibration: Path,
@@ -79,7 +72,6 @@ def main(
     views: int = VIEWS,
 ) -> dict[str, np.ndarray]:
     """Replace, correct, compile and run; returns the logits of the photos by mode, "original" the all-ReLU6 ones."""
-    torch.manual_seed(0)
     size = size or SIZES[variant]
     model = autorep.models.create(f"efficientnet_{variant}", image_size=size)
     autorep.models.load_weights_(model, weights or find_weights(variant)).eval()
@@ -88,18 +80,15 @@ def main(
         logits = {"original": model(images).numpy()}
 
     seen = random_views(sorted(p for p in calibration.iterdir() if p.suffix.lower() in SUFFIXES), size, views)
-    batches = [(part,) for part in seen.split(8)]
     replacement = autorep.replace_activations_(model, images[:1])
-    replacement.calibrate_(model, batches)
     if keep < 1:
-        replacement.start_from_(replacement.sensitivity_(model, batches, surprise))
-        replacement.finalize_(round(keep * replacement.total))
-        correct_(model, seen)
+        replacement.budget = round(keep * replacement.total)
+        fit_without_training_(model, seen)
     print(f"{replacement.count():,} of {replacement.total:,} ReLU6 activations kept")
 
-    program = autorep.compile_program(model, [part for part, *_ in batches])
+    program = autorep.compile_program(model, seen.split(8))
     for mode in ("float", "fixed", "secure"):
-        logits[mode] = program.run(images.numpy(), mode=mode)
+        logits[mode] = np.concatenate([program.run(image.numpy(), mode=mode) for image in images.split(1)])
     for number, path in enumerate(photos):
         print(path.name)
         for mode, values in logits.items():

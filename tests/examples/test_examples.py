@@ -6,7 +6,12 @@ import importlib
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+
+from autorep import models
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -22,3 +27,20 @@ def test_example_runs_privately_with_the_answers_of_float(name, monkeypatch, cap
         assert rows[mode]["same"] >= 97.5
         assert 0 < rows[mode]["difference"] < 0.1
     assert "ReLU" in capsys.readouterr().out
+
+
+def test_photos_go_through_a_network_replaced_without_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    torch.manual_seed(0)
+    torch.save(models.create("efficientnet_lite0", image_size=32).state_dict(), tmp_path / "weights.pth")
+    colours = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    photos = [tmp_path / f"{number}.png" for number in range(2)]
+    for path, blocks in zip(photos, colours):
+        Image.fromarray(blocks.repeat(8, 0).repeat(8, 1)).save(path)
+    example = importlib.import_module("imagenet_private")
+    logits = example.main(photos, tmp_path, weights=tmp_path / "weights.pth", size=32, views=8)
+    sys.modules.pop("imagenet_private")
+    assert "62,832 of 125,664 ReLU6 activations kept" in capsys.readouterr().out
+    for mode in ("original", "float", "fixed", "secure"):
+        assert logits[mode].shape == (2, 1000)
+        assert np.abs(logits[mode] - logits["original"]).max() < 1e-3  # as drawn, weights pass little on
