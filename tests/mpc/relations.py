@@ -124,7 +124,7 @@ def _linear(program, source, c, operands, result0, result1) -> None:
 def _quadratic(program, source, c, operands, result0, result1) -> None:
     op, bits = c.op, c.op.quad_open_bits
     a, b = (program.encoded(op, name)[c.channels] for name in "ab")
-    r, odd = reduce(operands[0], op.open_bits), np.flatnonzero(a & U64(1))
+    r, odd = reduce(operands[0][:, op.quad_index], op.open_bits), np.flatnonzero(a & U64(1))
     inverse = np.array([pow(int(value), -1, 1 << 64) for value in a[odd]], np.uint64)
     rho = []
     for case in (0, 1):

@@ -18,7 +18,7 @@ from autorep.mpc.inventory import program_items
 from autorep.mpc.kit import read_header
 from autorep.mpc.local import LocalPair, share_input
 from autorep.mpc.operations import protocols
-from autorep.mpc.tape import PartyTape
+from autorep.mpc.tape import PartyTape, kit_sections
 from autorep.mpc.verbs import Mask
 from autorep.program.files import share_parameters
 from autorep.service import shares as client_shares
@@ -86,7 +86,7 @@ def test_a_tensor_of_a_kit_is_read_once():
     program = mixed_program(7)
     kit = Dealer(program).deal().kits[0]
     items = program_items(program, 1)
-    tape = PartyTape(read_header(kit), items, kit)
+    tape = PartyTape(read_header(kit), kit_sections(items, 0), kit)
     mask = next(item for item in items if item.kind == "mask")
     tape.mask(mask)
     with pytest.raises(MaterialError, match="used already"):
@@ -114,7 +114,7 @@ def test_kits_share_neither_seeds_nor_ids_nor_comparison_keys():
     assert len({header.seed for header in headers}) == 6
     assert len({header.kit_id for header in headers}) == 3
     items = program_items(dealer.program, 1)
-    tapes = [PartyTape(header, items, kit) for header, kit in zip(headers, kits)]
+    tapes = [PartyTape(header, kit_sections(items, header.party), kit) for header, kit in zip(headers, kits)]
     assert len({tape.aes_keys() for tape in tapes}) == 3, "the same for both parties, another for every kit"
     assert all(len(set(np.frombuffer(tape.aes_keys(), np.uint8).tolist())) > 8 for tape in tapes)
 

@@ -82,7 +82,7 @@ class OpenSource(QuerySource):
 
     def _Quadratic(self, c: verbs.Quadratic, r: np.ndarray) -> verbs.QuadraticShares:
         a, b = (self._parameters[f"{c.op.name}.{name}"][c.channels] for name in "ab")
-        r = reduce(r, c.op.open_bits)
+        r = reduce(r[:, c.op.quad_index], c.op.open_bits)
         base, wrap = r >> U64(c.shift), (r >> U64(c.op.open_bits - 1)) << U64(c.op.open_bits - c.shift)
         cases = base, base - wrap
         p = [self._share(a * rho) for rho in cases]

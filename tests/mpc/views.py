@@ -127,7 +127,7 @@ def view_of(program: ir.Program, batch: int, comparison: str = "dcf") -> View:
             return party.run(pair._links[i], query, inputs[i], traces[i])
 
         view.answers = tuple(pair._both(one))
-    view.unread = {item.label for tape in tapes for item in tape._offsets}
+    view.unread = {label for tape in tapes for label in tape._sections}
     opened = {s.label: s for s in view.seen if s.origin == "opened"}
     for op in program.ops:
         if isinstance(op, ir.Input | ir.Requantize | ir.Activation | ir.MaxPool):  # others only rearrange

@@ -200,7 +200,7 @@ mutant(
     "and-masks-alike",
     APART,
     (DEALT, 'Item(f"{c.label}/b", "mask", c.count, 64)', 'Item(f"{c.label}/a", "mask", c.count, 64)'),
-    (TAPE, "self._offsets.pop(item, None)", "self._offsets.get(item)"),
+    (TAPE, "self._sections.pop(item.label, None)", "self._sections.get(item.label)"),
 )
 mutant(
     "sign-mask-zero",
@@ -220,7 +220,7 @@ mutant(
     "sign-masks-of-all-levels-alike",
     APART,
     ("mpc/compare_bits.py", 'BitTriples(f"{batch.label}/and{number}"', 'BitTriples(f"{batch.label}/and"'),
-    (TAPE, "self._offsets.pop(item, None)", "self._offsets.get(item)"),
+    (TAPE, "self._sections.pop(item.label, None)", "self._sections.get(item.label)"),
 )
 mutant(
     "one-comparison-root-for-a-layer",
@@ -290,7 +290,7 @@ mutant(
     "one-layer-reuses-anothers-mask",
     (APART, DISTINCT),
     (ACTIVATION, 'Mask(f"{name}/r", self.count, op.open_bits)', 'Mask("activation/r", self.count, op.open_bits)'),
-    (TAPE, "self._offsets.pop(item, None)", "self._offsets.get(item)"),
+    (TAPE, "self._sections.pop(item.label, None)", "self._sections.get(item.label)"),
 )
 mutant(
     "images-of-a-batch-share-masks",
@@ -477,7 +477,7 @@ mutant(
 mutant(
     "tensor-read-again",
     f"{SECRECY}::test_a_tensor_of_a_kit_is_read_once",
-    (TAPE, "self._offsets.pop(item, None)", "self._offsets.get(item)"),
+    (TAPE, "self._sections.pop(item.label, None)", "self._sections.get(item.label)"),
 )
 mutant(
     "use-not-on-record",

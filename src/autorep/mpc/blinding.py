@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 
 from autorep.errors import MaterialError
-from autorep.mpc.dealt import DEALT, Fixed
+from autorep.mpc.dealt import DEALT, Dealt, Fixed
 from autorep.mpc.formats import layout
-from autorep.mpc.inventory import program_items
 from autorep.mpc.kit import HEADER_BYTES, TAG_BYTES, Header, read_header
 from autorep.mpc.online import Exchange
-from autorep.mpc.operations import Operation
+from autorep.mpc.operations import Operation, protocols
 from autorep.mpc.preparation import Preparation, QuerySource
 from autorep.mpc.prg import fresh_seed, stream
-from autorep.mpc.sizes import Item
-from autorep.mpc.tape import PartyTape
+from autorep.mpc.tape import PartyTape, kit_sections
 from autorep.mpc.transport import Transport
 from autorep.mpc.verbs import Correlation
 from autorep.program import ir
@@ -45,7 +43,7 @@ def blinding_share(seed: bytes, label: str, shape: ir.Shape) -> np.ndarray:
 
 
 class BlindedModel(Preparation):
-    """One server's side: F, packed, and the reader of kits.
+    """One server's side: F, packed (of weights −F, for what is wanted of them is −W∗ρ), and the reader of kits.
 
     Args:
         link: to the other server; used while the party is set up.
@@ -56,7 +54,7 @@ class BlindedModel(Preparation):
         self._program, self._exchange, self._seed = program, Exchange(party, link), seed
         self._blinding_id = blinding_id
         self._opened: dict[str, Any] = {}
-        self._layouts: dict[tuple[int, int, str], tuple[list[Item], bytes, int]] = {}
+        self._layouts: dict[tuple[int, int, str], Layout] = {}
 
     def parameter(self, operation: Operation, name: str, share: np.ndarray) -> None:
         """Open F of one parameter."""
@@ -69,6 +67,8 @@ class BlindedModel(Preparation):
             part = opened[start : start + rows]
             part[:] = self._exchange.open(label, [(part, 64)])[0]
         link.phase = "online"
+        if name == "weight":
+            np.negative(opened, out=opened)
         self._opened[label] = operation.pack(name, opened, lean=True)
 
     def source(self, kit: bytes | memoryview) -> KitSource:
@@ -79,31 +79,43 @@ class BlindedModel(Preparation):
                 f"kit {header.kit_id.hex()}: made for another blinding of the weights than this server's; "
                 "prepare new kits"
             )
-        items, name, due = self._layout(header)
-        if header.layout != name or len(kit) != due:
+        laid = self._layout(header)
+        if header.layout != laid.name or len(kit) != laid.bytes:
             raise MaterialError(
-                f"kit {header.kit_id.hex()}: {len(kit)} bytes in another layout than the {due} bytes this release "
-                "reads; run the same release of autorep on dealer and servers, and prepare new kits"
+                f"kit {header.kit_id.hex()}: {len(kit)} bytes in another layout than the {laid.bytes} bytes this "
+                "release reads; run the same release of autorep on dealer and servers, and prepare new kits"
             )
-        return KitSource(header, items, kit, self._opened)
+        return KitSource(header, laid, kit, self._opened)
 
-    def _layout(self, header: Header) -> tuple[list[Item], bytes, int]:
-        """Items, layout and bytes that such a kit must have; the same for every kit of that batch and comparison."""
+    def _layout(self, header: Header) -> Layout:
+        """What such a kit must hold; the same for every kit of that batch and comparison."""
         key = header.party, header.batch, header.comparison
         if key not in self._layouts:
-            items = program_items(self._program, header.batch, header.comparison)
+            operations = protocols(self._program, header.batch, header.comparison)
+            verbs = {c.label: DEALT[type(c)](c) for operation in operations for c in operation.correlations()}
+            items = [item for verb in verbs.values() for item in verb.items]
             due = HEADER_BYTES + sum(item.bytes_to(header.party) for item in items) + TAG_BYTES
-            self._layouts[key] = items, layout(items), due
+            self._layouts[key] = Layout(verbs, kit_sections(items, header.party), layout(items), due)
         return self._layouts[key]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A party's kits of one batch size and comparison: verbs and sections by label, the layout's name, all bytes."""
+
+    verbs: dict[str, Dealt]
+    sections: dict[str, slice]
+    name: bytes
+    bytes: int
 
 
 class KitSource(QuerySource):
     """What a dealer wrote for one party and one query."""
 
-    def __init__(self, header: Header, items: list[Item], kit: bytes | memoryview, opened: Fixed) -> None:
+    def __init__(self, header: Header, laid: Layout, kit: bytes | memoryview, opened: Fixed) -> None:
         self.kit_id, self.party, self.batch = header.kit_id, header.party, header.batch
         self.comparison, self.program_hash = header.comparison, header.program_hash
-        self._tape, self._opened = PartyTape(header, items, kit), opened
+        self._tape, self._verbs, self._opened = PartyTape(header, laid.sections, kit), laid.verbs, opened
 
     def draw(self, correlation: Correlation, *operands: np.ndarray) -> Any:
-        return DEALT[type(correlation)](correlation).read(self._tape, self._opened, *operands)
+        return self._verbs[correlation.label].read(self._tape, self._opened, *operands)

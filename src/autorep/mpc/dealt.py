@@ -21,7 +21,7 @@ from autorep import _native
 from autorep.errors import MaterialError
 from autorep.mpc import verbs
 from autorep.mpc.operations import Operation
-from autorep.mpc.ring import U64, low_bits, reduce
+from autorep.mpc.ring import U64, low_bits, reduce, zeros
 from autorep.mpc.sizes import Item
 from autorep.mpc.tape import DealerTape, PartyTape
 from autorep.mpc.verbs import (
@@ -34,7 +34,7 @@ from autorep.mpc.verbs import (
     Source,
 )
 
-Fixed = Mapping[str, Any]  # "<op>.<parameter>" -> packed B at the dealer, packed F at a server
+Fixed = Mapping[str, Any]  # "<op>.<parameter>" -> packed B at the dealer; packed F at a server, of a weight −F
 
 
 class Dealt(ABC):
@@ -84,7 +84,7 @@ class Truncation(Dealt):
 
     def read(self, tape: PartyTape, fixed: Fixed, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shares = [tape.share(item) for item in self.items]
-        return shares[0], shares[1] if self._c.wrap_bits else np.zeros_like(shares[0])
+        return shares[0], shares[1] if self._c.wrap_bits else zeros(self._c.count)
 
 
 class Product(Dealt):
@@ -112,8 +112,9 @@ class LinearImage(Dealt):
 
     def read(self, tape: PartyTape, fixed: Fixed, rho: np.ndarray) -> np.ndarray:
         image: np.ndarray = fixed[f"{self._c.op.name}.weight"](rho)
-        np.negative(image, out=image)
-        return image + tape.share(self.items[0]).reshape(image.shape) if self.items else image
+        if self.items:
+            image += tape.share(self.items[0]).reshape(image.shape)
+        return image
 
 
 class Quadratic(Dealt):
@@ -132,15 +133,15 @@ class Quadratic(Dealt):
     def deal(self, tape: DealerTape, fixed: Fixed, r: np.ndarray) -> None:
         c, (a, b) = self._c, self._names
         differences, self.owed = _native.quadratic_differences(
-            r, tape.writing(self.items), [item.bits for item in self.items], c.op.quad_index, c.per_channel,
-            fixed[a], fixed[b], c.op.open_bits, c.shift,
+            _native.gather(r, c.op.quad_index), tape.writing(self.items), [item.bits for item in self.items],
+            c.op.quad_index, c.per_channel, fixed[a], fixed[b], c.op.open_bits, c.shift,
         )  # fmt: skip
         tape.write(differences)
 
     def read(self, tape: PartyTape, fixed: Fixed, r: np.ndarray) -> QuadraticShares:
         c, (a, b) = self._c, self._names
         p0, p1, q0, q1 = _native.quadratic_material(
-            tape.shares(self.items), [item.bits for item in self.items], (r.shape[0], r.shape[1]), c.op.quad_index,
+            tape.shares(self.items), [item.bits for item in self.items], (r.shape[0], c.op.quad_count), c.op.quad_index,
             c.per_channel, fixed[a], fixed[b], c.op.open_bits - c.shift,
         )  # fmt: skip
         return QuadraticShares((p0, p1), (q0, q1))

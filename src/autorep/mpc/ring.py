@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 U64 = np.uint64
@@ -15,6 +17,18 @@ def low_bits(bits: int) -> np.uint64:
 def reduce(values: np.ndarray, bits: int) -> np.ndarray:
     """`values` modulo 2**bits."""
     return values if bits == 64 else values & low_bits(bits)
+
+
+@cache
+def _zeros(count: int) -> np.ndarray:
+    values = np.zeros(count, U64)
+    values.flags.writeable = False
+    return values
+
+
+def zeros(count: int) -> np.ndarray:
+    """`count` zeros to read only: a part of memory that all callers share."""
+    return _zeros(1 << max(0, count - 1).bit_length())[:count]
 
 
 def shift_left(values: np.ndarray, count: int) -> np.ndarray:

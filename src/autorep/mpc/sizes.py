@@ -46,9 +46,6 @@ class Item:
     count: int
     bits: int
 
-    def __hash__(self) -> int:
-        return hash(self.label)  # known already; a kit's items are looked up by the hundred
-
     def bytes_to(self, party: int) -> int:
         """Bytes the dealer sends to a party besides its seed."""
         sent = self.kind == "keys" or (party == 1 and self.kind in ("share", "xor"))

@@ -6,8 +6,7 @@ An item's share is expanded from a seed, or stands in the kit; its kind says whi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from mmap import PAGESIZE
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -93,17 +92,24 @@ class DealerTape(_Tape):
         return self._streams[0].key(item.label)
 
 
+def kit_sections(items: Iterable[Item], party: int) -> dict[str, slice]:
+    """Label of an item -> its bytes in a party's kit."""
+    sections, start = {}, HEADER_BYTES
+    for item in items:
+        end = start + item.bytes_to(party)
+        sections[item.label] = slice(start, end)
+        start = end
+    return sections
+
+
 class PartyTape(_Tape):
     """A party's side: its own share of every tensor, each readable once."""
 
-    def __init__(self, header: Header, items: list[Item], kit: bytes | memoryview) -> None:
+    def __init__(self, header: Header, sections: Mapping[str, slice], kit: bytes | memoryview) -> None:
+        """`sections`, of `kit_sections`, are where this party's items lie."""
         self._kit_id, self._party, self._streams = header.kit_id, header.party, Streams(header.seed)
         self._kit = np.frombuffer(kit, np.uint8)
-        self._offsets: dict[Item, int] = {}
-        offset = HEADER_BYTES
-        for item in items:
-            self._offsets[item] = offset
-            offset += item.bytes_to(header.party)
+        self._sections = dict(sections)
 
     def mask(self, item: Item) -> np.ndarray:
         """This party's own uniform share."""
@@ -130,13 +136,11 @@ class PartyTape(_Tape):
         return section.copy().view(np.uint64)
 
     def keys(self, item: Item) -> np.ndarray:
-        """Comparison keys, one row each, not copied; a mapped file's pages are fetched now, not during the query."""
-        section = self._take(item)
-        section[::PAGESIZE].max(initial=0)
-        return section.reshape(item.count, -1)
+        """Comparison keys, one row each, not copied."""
+        return self._take(item).reshape(item.count, -1)
 
     def _take(self, item: Item) -> np.ndarray:
-        start = self._offsets.pop(item, None)
-        if start is None:
+        section = self._sections.pop(item.label, None)
+        if section is None:
             raise MaterialError(f"correlated randomness {item.label!r} was used already or is not in the inventory")
-        return self._kit[start : start + item.bytes_to(self._party)]
+        return self._kit[section]

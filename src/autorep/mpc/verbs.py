@@ -89,9 +89,10 @@ class LinearImage(Correlation):
 class Quadratic(Correlation):
     """draw(r) -> QuadraticShares: products with the secret coefficients a, b, "<op>.a" and "<op>.b", of each channel.
 
-    With (R, m) a truncation of r and ρ_c = R − c·m·2**k: P_c = a·ρ_c and Q_c = a·ρ_c² − b·ρ_c, for c = 0 and c = 1,
-    all mod 2**op.quad_open_bits; part of Q, the same for both, may be owed. `channels` says which channel each element
-    of one image belongs to.
+    r is the mask of the whole layer, (batch, op.size), of which the elements at op.quad_index are taken. With (R, m) a
+    truncation of r and ρ_c = R − c·m·2**k: P_c = a·ρ_c and Q_c = a·ρ_c² − b·ρ_c, for c = 0 and c = 1, all mod
+    2**op.quad_open_bits; part of Q, the same for both, may be owed. `channels` says which channel each element of one
+    image belongs to.
     """
 
     op: ir.Activation

@@ -103,15 +103,15 @@ class Activation(Operation[ir.Activation]):
         rho = np.empty_like(r)
         material = Material(r)
         if op.quad_count:
-            material.quadratic = source.draw(self._quadratic, _native.gather(r, op.quad_index))
+            material.quadratic = source.draw(self._quadratic, r)
             material.quad_mask = source.draw(self._quad_mask, *owed(source.owed(self._quadratic)))
             wire = source.draw(self._quad_wire, material.quad_mask)[0]
             _native.scatter_shift(rho, op.quad_index, wire.reshape(batch, -1))
         if op.kept_count:
-            truncation = source.draw(self._kept, np.ascontiguousarray(r[:, op.kept]).reshape(-1))
+            truncation = source.draw(self._kept, _native.gather(r, self._kept_index).reshape(-1))
             material.signs = self._signs.correlate(source, *truncation)
             material.kept_mask = source.draw(self._kept_mask).reshape(batch, -1)
-            rho[:, op.kept] = material.kept_mask
+            _native.scatter_shift(rho, self._kept_index, material.kept_mask)
         return material, rho.reshape(batch, *op.shape)
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:

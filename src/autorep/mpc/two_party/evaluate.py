@@ -90,10 +90,10 @@ class Evaluation:
         if not queries or not queries[0]:
             return [[] for _ in queries]
         correlations = [c for c, _ in queries[0]]
-        widths = [operands[0].shape[1] for _, operands in queries[0]]
+        widths = [c.op.quad_count for c in correlations]
         layers = [
-            np.ascontiguousarray(np.concatenate([query[i][1][0] for query in queries]))
-            for i in range(len(correlations))
+            np.concatenate([_native.gather(query[i][1][0], c.op.quad_index) for query in queries])
+            for i, c in enumerate(correlations)
         ]
         own = [rounding.guarded(r, self._party, c.op.open_bits, c.shift) for c, r in zip(correlations, layers)]
         powers = [c.op.open_bits - c.shift for c in correlations]

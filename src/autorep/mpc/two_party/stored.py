@@ -146,7 +146,7 @@ class TwoPartySource(QuerySource):
             case verbs.LinearImage():
                 return kept[0].reshape(-1, *c.op.shape)
             case verbs.Quadratic():
-                return _quadratic(c, [values.reshape(operands[0].shape) for values in kept])
+                return _quadratic(c, [values.reshape(self.batch, -1) for values in kept])
             case verbs.Bits():
                 return kept[0].reshape(c.width, -1)
             case verbs.BitTriples():
