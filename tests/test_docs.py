@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from autorep.cli import bench
+from autorep.cli import bench, keys
+from autorep.cli.local import ServeLocal
 from autorep.cli.main import COMMANDS
+from autorep.cli.serve import Serve
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "autorep"
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+GUIDES = sorted(ROOT / name for name in ("SECURITY.md", "bench/results/training/README.md", "configs/README.md"))
+GUIDES += sorted([*(ROOT / "docs" / "tutorials").glob("*.md"), *(ROOT / "experiments").glob("*.md")])
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
@@ -48,6 +54,46 @@ def test_every_command_named_exists(document: Path) -> None:
     for first, second in re.findall(r"\bautorep ([a-z]+)(?: ([a-z]+))?", "\n".join(code(document))):
         assert first in COMMANDS, f"{document.name}: autorep {first}"
         assert first != "bench" or not second or second in bench.COMMANDS, f"{document.name}: autorep bench {second}"
+
+
+def invocations(text: str) -> Iterator[tuple[str, ...]]:
+    """Every `autorep COMMAND …` in a document's code, as words: from blocks, indented lines and inline."""
+    text = text.replace("\\\n", " ")
+    blocks = re.compile(r"^```[^\n]*\n(.*?)^```", re.S | re.M)
+    prose = blocks.sub("", text)
+    pieces = [*"\n".join(blocks.findall(text)).splitlines(), *re.findall(r"^    .*", prose, re.M)]
+    pieces += [piece.replace("\n", " ") for piece in re.findall(r"`([^`]+)`", prose)]
+    for piece in pieces:
+        for part in re.split(r"&&|\||;", re.sub(r"\s#.*", "", piece)):
+            if found := re.search(r"\bautorep ([a-z]+.*)", part):
+                yield tuple(found[1].split())
+
+
+def unknown_options(words: tuple[str, ...]) -> set[str]:
+    """Those of a command line that the command does not have."""
+    first, second = words[0], words[1] if len(words) > 1 else ""
+    if first == "serve":
+        classes: list[type] = [Serve, ServeLocal]
+    elif first == "keys" and second not in keys.COMMANDS:
+        classes = [keys.Keys]
+    else:
+        entry = {"bench": bench.COMMANDS, "keys": keys.COMMANDS}.get(first, {}).get(second) or COMMANDS[first]
+        classes = [getattr(importlib.import_module(entry[0]), entry[1])] if entry[1] else []
+    names = {field.name.replace("_", "-") for one in classes for field in dataclasses.fields(one)}
+    given = {word.removeprefix("--").split("=")[0] for word in words if re.match(r"--[a-z]", word)}
+    return {name for name in given if name.removeprefix("no-") not in {*names, "config", "help", "version"}}
+
+
+@pytest.mark.parametrize("guide", [*DOCUMENTS, *GUIDES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_option_exists(guide: Path) -> None:
+    for words in invocations(guide.read_text(encoding="utf-8")):
+        assert not unknown_options(words), f"{guide.name}: autorep {' '.join(words)}"
+
+
+def test_an_option_that_does_not_exist_is_found() -> None:
+    block = "```sh\nautorep bench pi --relu 5 --json -\n```\n"
+    text = f"Run `autorep compile\n--anser class`.\n\n    autorep serve --local x \\\n        --prot 3\n\n{block}"
+    assert [unknown_options(words) for words in invocations(text)] == [{"relu"}, {"prot"}, {"anser"}]
 
 
 def test_every_link_leads_somewhere(document: Path) -> None:

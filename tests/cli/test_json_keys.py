@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from autorep.cli.main import main
+from autorep.cli import bench
+from autorep.cli.main import COMMANDS, Commands, main
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cli-json.md"
 
@@ -35,6 +37,13 @@ def test_keys_are_the_documented_ones(arguments: str, capsys: pytest.CaptureFixt
     assert main([*arguments.split(), "--json", "-"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert set(written) == documented(arguments.split()[0])
+
+
+@pytest.mark.parametrize(("prefix", "commands"), [("", COMMANDS), ("bench ", bench.COMMANDS)])
+def test_every_command_that_writes_json_is_documented(prefix: str, commands: Commands) -> None:
+    for name, (module, settings, _) in commands.items():
+        if hasattr(getattr(importlib.import_module(module), settings or "Nothing", None), "json"):
+            assert documented(prefix + name), f"say what `autorep {prefix}{name} --json` writes"
 
 
 def test_rows_have_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
