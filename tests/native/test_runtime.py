@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -48,6 +49,46 @@ def test_kernels_run_side_by_side_on_two_python_threads(level: str) -> None:
     for worker in workers:
         worker.join()
     assert wrong == []
+
+
+SPLIT = """
+import os, sys, threading
+import numpy as np
+from autorep import _native
+rng = np.random.default_rng(0)
+weight, x = (rng.integers(0, 2**64, shape, dtype=np.uint64) for shape in ((64, 16, 3, 3), (2, 16, 24, 24)))
+conv = _native.PackedConv(weight, (16, 24, 24), padding=(1, 1), bits=44)
+expected = conv.run(x)
+_native.set_threads(3)
+def right(): return all(np.array_equal(conv.run(x), expected) for _ in range(20))
+"""
+
+
+def split(code: str) -> str:
+    """What a process prints whose kernels have three threads; a deadlock ends by the time-out."""
+    return subprocess.check_output([sys.executable, "-c", SPLIT + code], timeout=600, text=True).strip()
+
+
+def test_several_callers_share_the_threads_of_the_pool() -> None:
+    code = """
+found = []
+callers = [threading.Thread(target=lambda: found.append(right())) for _ in range(4)]
+for caller in callers: caller.start()
+for caller in callers: caller.join()
+print(found)
+"""
+    assert split(code) == str([True] * 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    code = """
+assert right()
+child = os.fork()
+if child == 0: os._exit(0 if right() else 1)
+print(os.waitpid(child, 0)[1], right())
+"""
+    assert split(code) == "0 True"
 
 
 def test_kept_memory_is_not_mapped_again() -> None:

@@ -13,7 +13,7 @@
 namespace autorep {
 namespace {
 
-constexpr i64 kGrain = 1 << 14;
+constexpr i64 kGrain = 1 << 13;
 
 // body(image, begin, end) on disjoint parts of the `count` positions of every image.
 template <class Body>

@@ -14,7 +14,7 @@ constexpr i64 kGroup = 64;  // words that end on a byte boundary whatever their 
 // body(first word, number of words) on ranges that start on a byte boundary of the packed form.
 template <class Body>
 void for_groups(i64 count, Body&& body) {
-    parallel_ranges(ceil_div(count, kGroup), 1024, [&](i64 begin, i64 end) {
+    parallel_ranges(ceil_div(count, kGroup), 128, [&](i64 begin, i64 end) {
         body(kGroup * begin, (kGroup * end < count ? kGroup * end : count) - kGroup * begin);
     });
 }
@@ -91,7 +91,7 @@ void from_bit_planes(Words planes, WordsOut x) {
 // Share of x AND y from opened d = x^a, e = y^b and the triple's shares: one pass, no branch inside.
 void and_layer(int party, Words d, Words e, Words a, Words b, Words c, WordsOut out) {
     const u64 first = party == 0 ? ~u64(0) : 0;
-    parallel_ranges(static_cast<i64>(out.size()), 1 << 16, [&](i64 begin, i64 end) {
+    parallel_ranges(static_cast<i64>(out.size()), 1 << 14, [&](i64 begin, i64 end) {
         const u64 *pd = d.data(), *pe = e.data(), *pa = a.data(), *pb = b.data(), *pc = c.data();
         u64* po = out.data();
         for (i64 i = begin; i < end; ++i)

@@ -9,6 +9,7 @@ namespace {
 constexpr i64 kSteps = 96;          // weight rows of one pass: 96 x 32 words = 24 KB, inside the L1 cache
 constexpr i64 kLimbSteps = 256;     // the same in limbs: 128 pairs of 96 bytes = 12 KB
 constexpr i64 kPixels = 256;        // pixels whose sums are kept together: 64 KB beside the weights in the L2
+constexpr i64 kPadded = 1 << 14;    // words that are worth a thread where they are only moved
 constexpr i64 kTileWords = 1 << 17; // transformed tiles kept together: 1 MB
 
 struct Group {  // neighbouring pixels that one call of the innermost kernel computes
@@ -88,7 +89,7 @@ const u64* PackedConv::pad_images(const u64* x, i64 batch, i64 height, i64 width
     const i64 channels = s.padded_channels(), row_words = width * channels;
     const i64 right = width - s.pad_w - s.width;  // negative where strides never reach the last columns
     u64* images = scratch(Scratch::images, batch * height * row_words);
-    parallel_ranges(batch * height, 64, [&](i64 begin, i64 end) {
+    parallel_ranges(batch * height, std::max<i64>(1, kPadded / row_words), [&](i64 begin, i64 end) {
         for (i64 line = begin; line < end; ++line) {
             const i64 image = line / height, y = line % height - s.pad_h;
             u64* to = images + line * row_words;
@@ -220,7 +221,7 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out, bool add) const
     for (i64 pass = 0; pass < passes; ++pass) {
         const i64 first = tile_rows * pass / passes, rows = tile_rows * (pass + 1) / passes - first;
         const i64 tiles = rows * tiles_w;
-        parallel_ranges(tiles, 8, [&](i64 begin, i64 end) {
+        parallel_ranges(tiles, 2, [&](i64 begin, i64 end) {
             for (i64 tile = begin; tile < end; ++tile) {
                 const i64 line = first + tile / tiles_w;
                 const u64* from = images + ((line / tiles_h * height + line % tiles_h * side) * width +
@@ -256,21 +257,20 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out, bool add) const
                 }
             }
         });
-        parallel_ranges(rows, 1, [&](i64 begin, i64 end) {
-            // Eight channels of a row of tiles at a time: they stay in the L1 cache between the two steps.
+        // Eight channels of a row of tiles at a time: they stay in the L1 cache between the two steps.
+        const i64 lanes = ceil_div(s.outputs, kLane);
+        parallel_ranges(rows * lanes, 2, [&](i64 begin, i64 end) {
             u64* sums = scratch(Scratch::sums, side * s.out_w() * kLane);
-            for (i64 row = begin; row < end; ++row) {
+            for (i64 task = begin; task < end; ++task) {
+                const i64 row = task / lanes, lane = task % lanes * kLane;
                 const i64 image = (first + row) / tiles_h, y = (first + row) % tiles_h * side;
                 const i64 height_here = std::min(side, s.out_h() - y);
-                for (i64 lane = 0; lane < s.outputs; lane += kLane) {
-                    for (i64 t = 0; t < tiles_w; ++t)
-                        kernels_->tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
-                                         out_stride, kLane, sums + t * side * kLane, s.out_w() * kLane, kLane,
-                                         height_here, std::min(side, s.out_w() - t * side));
-                    kernels_->to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
-                                      out + (image * s.outputs + lane) * s.out_pixels() + y * s.out_w(),
-                                      s.out_pixels(), add);
-                }
+                for (i64 t = 0; t < tiles_w; ++t)
+                    kernels_->tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
+                                     out_stride, kLane, sums + t * side * kLane, s.out_w() * kLane, kLane,
+                                     height_here, std::min(side, s.out_w() - t * side));
+                kernels_->to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
+                                  out + (image * s.outputs + lane) * s.out_pixels() + y * s.out_w(), s.out_pixels(), add);
             }
         });
     }

@@ -1,11 +1,9 @@
-// Threads and processor detection.
+// Settings of the process: number of threads, instruction set, what happens to freed memory.
 #include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <stdexcept>
 #include <string>
-#include <thread>
-#include <vector>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -90,20 +88,6 @@ bool narrow_avx512() {
     return narrow;
 }
 int thread_count() { return threads.load(std::memory_order_relaxed); }
-
-// Threads live for one call only: that costs some 20 microseconds, and survives fork() and concurrent callers.
-void run_ranges(i64 count, i64 grain, RangeBody body, void* context) {
-    const i64 parts = std::min<i64>(thread_count(), std::max<i64>(1, count / std::max<i64>(1, grain)));
-    if (parts <= 1) {
-        if (count > 0) body(context, 0, count);
-        return;
-    }
-    std::vector<std::thread> helpers;
-    for (i64 part = 1; part < parts; ++part)
-        helpers.emplace_back(body, context, count * part / parts, count * (part + 1) / parts);
-    body(context, 0, count / parts);
-    for (auto& helper : helpers) helper.join();
-}
 
 void register_runtime(nb::module_& m) {
     m.def("set_threads", [](int n) {

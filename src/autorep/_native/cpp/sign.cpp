@@ -66,7 +66,7 @@ void sign_gen(Words threshold, int n, Words root0, Words root1, Bytes aes_keys, 
     const SignShape shape = sign_shape(n);
     const SignCipher cipher = sign_cipher(aes_keys);
     SignGen* const gen = sign_gen_of_level();
-    parallel_ranges(static_cast<i64>(threshold.size()), 512, [&](i64 begin, i64 end) {
+    parallel_ranges(static_cast<i64>(threshold.size()), 128, [&](i64 begin, i64 end) {
         gen(shape, cipher, end - begin, threshold.data() + begin, root0.data() + 2 * begin, root1.data() + 2 * begin,
             keys.data() + begin * shape.key_bytes);
     });
@@ -77,7 +77,7 @@ void sign_eval(int party, Words x, int n, Words root, Bytes keys, Bytes aes_keys
     const SignCipher cipher = sign_cipher(aes_keys);
     SignEval* const eval = sign_eval_of_level();
     const i64 count = static_cast<i64>(x.size());
-    parallel_ranges(ceil_div(count, 64), 16, [&](i64 begin, i64 end) {
+    parallel_ranges(ceil_div(count, 64), 8, [&](i64 begin, i64 end) {
         const i64 first = 64 * begin, last = 64 * end < count ? 64 * end : count;
         eval(shape, cipher, last - first, party, x.data() + first, root.data() + 2 * first,
              keys.data() + first * shape.key_bytes, planes.data() + begin);
