@@ -529,21 +529,58 @@ def test_kits_that_cannot_be_prepared_are_not_burnt_one_after_another() -> None:
     assert len(world.leader.stored) > 25
 
 
-def test_preparation_waits_for_idle_moments(world: World) -> None:
-    assert world.leader.ready == SETTINGS.ready
+def ask_and_answer(world: World, key: str) -> None:
+    """One query from its halves to its end; what it starts to prepare has not ended yet."""
     for party in (0, 1):
-        world.post(party, "a", "one")
+        world.post(party, "a", key)
     world.deliver(0)
-    assert world.leader.running
-    assert not world.preparing[0], "a query runs and enough is ready: nothing disturbs it"
     (lane,) = world.running[0]
     world.deliver_lane(lane)
     world.finish_query(lane)
-    assert len(world.preparing[0]) == 1, "the next kit's turn, while the client has its answer to read"
+
+
+def test_preparation_waits_for_quiet_moments(world: World) -> None:
+    assert world.leader.ready == SETTINGS.ready == 3
+    for number in range(2):
+        ask_and_answer(world, f"{number}")
+        assert not world.preparing[0], "enough is ready: nothing disturbs the next query"
+    for party in (0, 1):
+        world.post(party, "a", "last")
+    world.deliver(0)
+    assert world.leader.running
+    assert len(world.preparing[0]) == 1, "nothing is left for the next query"
+    world.tick(0.25)
+    world.tick(0.25)
+    assert len(world.preparing[0]) == 1, "more would disturb the one that runs"
+    (lane,) = world.running[0]
+    world.deliver_lane(lane)
+    world.finish_query(lane)
+    world.tick(0.25)
+    assert len(world.preparing[0]) == 1, "another query may be on its way"
+    world.tick(0.25)
+    assert len(world.preparing[0]) == SETTINGS.ready
+
+
+def test_a_reserve_is_prepared_between_queries_not_while_they_run() -> None:
+    world = World()
+    world.leader.settings = world.settings = dataclasses.replace(SETTINGS, ready=4)
+    world.heal()
+    assert world.leader.ready == 4
+    for number in range(2):
+        ask_and_answer(world, f"{number}")
+    for party in (0, 1):
+        world.post(party, "a", "third")
+    world.deliver(0)
+    assert world.leader.running
+    assert not world.preparing[0], "one is ready for whoever comes next"
+    (lane,) = world.running[0]
+    world.deliver_lane(lane)
+    world.finish_query(lane)
+    assert len(world.preparing[0]) == 1, "while the client has its answer to read"
 
 
 def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
-    left = len(world.leader.stored) - (SETTINGS.ahead - SETTINGS.held)
+    left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.held)
     assert left > 0
     for number in range(left + 1):
         assert world.leader.missing() == (1, 0), "queries come one after another, and use what memory held"
@@ -554,7 +591,7 @@ def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
     world.tick(0.25)
     assert world.leader.missing() == (1, 1), "a query ran since the tick before"
     world.tick(0.25)
-    assert world.leader.missing() == (1, SETTINGS.held + 1)
+    assert world.leader.missing() == (1, SETTINGS.held + SETTINGS.ready)
 
 
 # ---------------------------------------------------------------------- several queries together

@@ -227,7 +227,7 @@ class Serve:
     lanes: int = 2
     """Queries in flight at the same time."""
     ready: int = 4
-    """Kits prepared in memory ahead of queries (at most 2 GB of them, at least one)."""
+    """Kits prepared in memory ahead of queries (at most 2 GB of them, at least one; four times as many small ones)."""
     ahead: int = 32
     """Kits kept on disk (at most 16 GB of them, at least one). 0 without a dealer: none are made, only those of
     `autorep import` are used."""

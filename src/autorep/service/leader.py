@@ -38,7 +38,7 @@ class Leader(Machine):
         self._fresh: set[str] = set()  # kits stored since the last comparison: party 1's half may be on its way
         self._failures = self._pause = 0  # of preparations in a row; ticks to wait before the next
         self._flows = False  # whether kits are on their way from whoever makes them
-        self._calm, self._ran = True, False  # no query since the tick before the last; one since the last
+        self._calm, self._ran = True, False  # no query ran since the tick before the last; one did since the last
 
     @property
     def ready(self) -> int:
@@ -91,13 +91,14 @@ class Leader(Machine):
     def finished(self, now: float, lane: Hashable, outcome: Outcome) -> list[Command]:
         """What a lane had to do has run; after a failure the lane is of no further use."""
         if lane in self._busy:
+            self._ran = True
             for _ in self._busy[lane][0]:
                 self.pace.ended(now, bool(self._line))
             self._finish(lane, outcome)
             if not isinstance(outcome, QueryFailure):
                 self._idle.append(lane)
                 self._dispatch()
-            self._refill(idle=self._at_rest)
+            self._refill()
         return self._commands()
 
     def _finish(self, lane: Hashable, outcome: Outcome) -> None:
@@ -188,7 +189,7 @@ class Leader(Machine):
                 self._refuse(key, QueryFailure(503, busy, self.retry_after(now), "timeout"))
         self._pause, self._crowd = max(0, self._pause - 1), max(0, self._crowd - 1)
         self._calm, self._ran = self._at_rest and not self._ran, False
-        self._refill(idle=self._at_rest)
+        self._refill()
         return self._commands()
 
     @property
@@ -222,14 +223,14 @@ class Leader(Machine):
         self._pause = min(_LONGEST_PAUSE, 2**self._failures // 2)
         self._refill()
 
-    def _refill(self, idle: bool = False) -> None:
+    def _refill(self) -> None:
         """Start to prepare kits that both servers hold.
 
-        In idle moments, that is when the last query has run, up to the number kept ready; while queries run, which it
-        would slow down, only what queries wait for and a small reserve.
+        When no query came for a while, up to the number kept ready. Preparing slows down queries: while they run, only
+        what others wait for; between them, while a client reads its answer, a small reserve.
         """
         for size in self.settings.sizes:
-            wanted = self._goal(size, idle) - self._stock.coming(size)
+            wanted = self._goal(size) - self._stock.coming(size)
             while wanted > 0 and not self._pause and (kit := self._stock.begin(size)) is not None:
                 wanted -= 1
                 self.stored.discard(kit)
@@ -238,7 +239,7 @@ class Leader(Machine):
         if self.missing()[1]:
             self._out.append(Fetch())
 
-    def _goal(self, size: int, idle: bool) -> int:
+    def _goal(self, size: int) -> int:
         """Kits of a size that should be ready."""
         settings, line = self.settings, len(self._line)
         if size > 1:
@@ -246,7 +247,9 @@ class Leader(Machine):
         reserve = max(1, min(settings.lanes, settings.ready // 2))
         if self._crowd and settings.batch > 1 and self._stock.any_of(settings.batch):
             return reserve  # the crowd is served by the others
-        return settings.ready if idle else min(settings.ready, max(line, reserve))
+        if self._calm:
+            return settings.ready
+        return min(settings.ready, max(line, 1 if self.running else reserve))
 
     # ------------------------------------------------------------------ queries
 

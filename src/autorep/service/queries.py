@@ -16,6 +16,8 @@ from autorep.program.ir import Program
 
 READY_BYTES = 2 << 30
 AHEAD_BYTES = 16 << 30
+SMALL_BYTES = 1 << 20  # a kit of at most so much is small
+SMALL_READY = 4  # times as many small kits are kept ready
 MOST_AT_ONCE = 32  # queries in one run
 BATCH_BYTES = 1 << 26  # of one kit for several queries; larger ones cost more by their bytes than they save
 
@@ -26,7 +28,8 @@ class SessionSettings:
 
     Attributes:
         lanes: queries in flight at the same time.
-        ready: kits prepared in memory ahead of queries, of large ones as many as take READY_BYTES, and at least one.
+        ready: kits prepared in memory ahead of queries, of large ones as many as take READY_BYTES, and at least one; of
+            small ones of a dealer SMALL_READY times as many, or preparing would take longer than queries do.
         ahead: kits kept in the store, of large ones as many as take AHEAD_BYTES, and at least one.
         held: of them in memory, the newest and first to be used; fetched anew in quiet moments only.
         queue: queries that may wait at a server; per_client: of one client.
@@ -68,9 +71,10 @@ class SessionSettings:
     def for_kits_of(self, size: int) -> SessionSettings:
         """The same with as many kits as fit; `size` is that of one for one query."""
         ready, ahead = max(1, READY_BYTES // size), max(1, AHEAD_BYTES // size)
-        ready, ahead = min(self.ready, ready), min(self.ahead, ahead)
-        batch = self.batch if self.batch * size <= BATCH_BYTES else 1
         dealt = self.preparation == "dealer"  # such kits cost little: a crash may lose some
+        times = SMALL_READY if dealt and size <= SMALL_BYTES else 1
+        ready, ahead = min(times * self.ready, ready), min(self.ahead, ahead)
+        batch = self.batch if self.batch * size <= BATCH_BYTES else 1
         return replace(self, ready=ready, ahead=ahead, batch=batch, held=min(ahead // 2, HELD_BYTES // size) * dealt)
 
 
