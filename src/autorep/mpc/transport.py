@@ -214,6 +214,10 @@ class Transport(ABC):
         """Whether this link is unusable, by an error or an abort."""
         return self._failure is not None
 
+    def writable(self) -> bool:
+        """Whether a frame of a few hundred bytes would be sent without waiting."""
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """Release the link; safe to call twice."""

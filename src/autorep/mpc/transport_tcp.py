@@ -33,7 +33,12 @@ class TcpTransport(Transport):
         self._text = memoryview(bytearray(TEXT_LIMIT))  # of records that hold more than the reader's target
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(connection, select.POLLOUT)
         self._mid_frame = False
+
+    def writable(self) -> bool:
+        return bool(self._room.poll(0))  # the system says so when a good part of its buffer is free
 
     def close(self) -> None:
         self._connection.close()

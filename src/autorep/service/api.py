@@ -11,11 +11,11 @@ import hmac
 import ipaddress
 import json
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -41,7 +41,6 @@ _PAGE_FILES = {
     **{name: name for name in ("answers.js", "page.css", "page.js", "pixels.js", "shares.js")},
 }
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
-T = TypeVar("T")
 _BODY_SECONDS = 30.0
 _BODY_BYTES = 1 << 29  # of all bodies that are on their way together
 _EXPOSED = ("Retry-After", "Autorep-Statuses", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds")
@@ -353,27 +352,34 @@ def _response(outcomes: Sequence[Answer | QueryFailure]) -> Response:
     return Response(body, media_type=CONTENT_TYPE, headers=headers)
 
 
-async def _unless_gone(request: Request, query: Coroutine[Any, Any, T]) -> T:
-    """The answer, unless the client leaves before; then the query is withdrawn."""
-    work = asyncio.ensure_future(query)
+async def _unless_gone(request: Request, queries: Sequence[asyncio.Future[Answer]]) -> list[Answer | QueryFailure]:
+    """What became of each query, unless the client leaves before; then all are withdrawn."""
     gone = asyncio.ensure_future(request.receive())
+    gone.add_done_callback(lambda _: [query.cancel() for query in queries])
+    outcomes: list[Answer | QueryFailure] = []
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise ClientDisconnect
-        return work.result()
+        for query in queries:
+            try:
+                outcomes.append(await query)
+            except QueryFailure as failure:
+                outcomes.append(failure)
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise  # it is this request that was cancelled
+        raise ClientDisconnect from None
     finally:
         gone.cancel()
-        work.cancel()
+    return outcomes
 
 
 def _readiness(session: Session) -> dict[str, Any]:
     """One program: ready when nothing is wrong and there is a kit for one more query, prepared or not."""
     machine = session.machine
-    problems = dict(machine.problems)
-    if not problems and not machine.supplied:
+    with session.turn:
+        problems, supplied, kits, stored = dict(machine.problems), machine.supplied, machine.ready, len(machine.stored)
+    if not problems and not supplied:
         problems["material"] = session.shortage()
-    return {"ready": not problems, "problems": problems, "kits": machine.ready, "stored": len(machine.stored)}
+    return {"ready": not problems, "problems": problems, "kits": kits, "stored": stored}
 
 
 class _SafeHeaders:

@@ -5,7 +5,6 @@ See `leader_links` for what the links are.
 
 from __future__ import annotations
 
-import queue
 import secrets
 import threading
 import time
@@ -17,7 +16,8 @@ from autorep.errors import MaterialError, ProtocolError
 from autorep.mpc.transport import Transport, handshake
 from autorep.service.follower import Follower
 from autorep.service.logs import event, trouble
-from autorep.service.messages import ALIVE, receive_message, send_message
+from autorep.service.messages import receive_message, send_message
+from autorep.service.outbox import Outbox
 from autorep.service.processor_time import LANE
 from autorep.service.queries import QueryFailure
 from autorep.service.session import Lane, Session
@@ -29,7 +29,7 @@ class _Epoch:
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(8)
-        self.notes: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.notes = Outbox()
         self.over = threading.Event()
         self.workers: list[Worker] = []
         self._links: set[Transport] = set()
@@ -48,6 +48,7 @@ class _Epoch:
 
     def end(self) -> None:
         self.over.set()
+        self.notes.close()
         with self._lock:
             for link in self._links:
                 link.interrupt()
@@ -79,7 +80,7 @@ class FollowerSession(Session):
         lanes = {worker.name: problem for worker in self._epoch.workers if (problem := worker.problem) is not None}
         return super().ills() | lanes
 
-    # ------------------------------------------------------------------ on the loop
+    # ------------------------------------------------------------------ holding `turn`, or on the loop
 
     def tell(self, message: dict[str, Any]) -> None:
         self._epoch.notes.put(message)
@@ -94,18 +95,11 @@ class FollowerSession(Session):
     def supply_flows(self, flows: bool) -> None:
         """Party 0 decides which query may wait for a kit."""
 
-    def _connected(self, epoch: str) -> None:
-        event("peer connected", program=self.hash)
-        self.happen(self.machine.connected, epoch)
-
-    def _finished(self, keys: tuple[str, ...], outcome: Any) -> None:
-        self.happen(self.machine.finished, time.monotonic(), keys, outcome)
-
     # ------------------------------------------------------------------ each in its own thread
 
     def _lost(self, error: Exception) -> None:
         self._epoch.end()
-        self.post(self.happen, self.machine.ended, self._epoch.name, str(error) or type(error).__name__)
+        self.happen(self.machine.ended, self._epoch.name, str(error) or type(error).__name__)
 
     def _live(self) -> None:
         """One epoch, from dialling to the loss of the link."""
@@ -122,10 +116,11 @@ class FollowerSession(Session):
         ]
         for thread in (sender, *epoch.workers):
             thread.start()
-        self.post(self._connected, epoch.name)
+        event("peer connected", program=self.hash)
+        self.happen(self.machine.connected, epoch.name)
         try:
             while not self.stopping.is_set():
-                self.post(self.happen, self.machine.told, epoch.name, receive_message(commands))
+                self.happen(self.machine.told, epoch.name, receive_message(commands))
         finally:
             epoch.end()
             for thread in (sender, *epoch.workers):
@@ -152,12 +147,7 @@ class FollowerSession(Session):
 
     def _send_notes(self, epoch: _Epoch, transport: Transport) -> None:
         try:
-            while not epoch.over.is_set():
-                try:
-                    note = epoch.notes.get(timeout=self.settings.timeout / 4)
-                except queue.Empty:
-                    note = ALIVE
-                send_message(transport, note)
+            epoch.notes.serve(transport, self.settings.timeout / 4)
         except ProtocolError as error:
             trouble("notes link", error, program=self.hash)
         finally:
@@ -182,7 +172,7 @@ class FollowerSession(Session):
             epoch.remove(transport)
 
     def _run_asked(self, epoch: _Epoch, lane: Lane, transport: Transport, keys: tuple[str, ...], kit: str) -> None:
-        self.post(self.happen, self.machine.asked, epoch.name, lane, keys, kit)
+        self.happen(self.machine.asked, epoch.name, lane, keys, kit)
         job = lane.jobs.get(timeout=self.settings.timeout)
         if isinstance(job, str):
             transport.abort(job)
@@ -191,6 +181,6 @@ class FollowerSession(Session):
             outcome: Any = job.run(transport)
         except QueryFailure as failure:
             outcome = failure
-        self.post(self._finished, keys, outcome)
+        self.happen(self.machine.finished, time.monotonic(), keys, outcome)
         if isinstance(outcome, QueryFailure):
             raise ProtocolError("the lane's query failed; it dials again")

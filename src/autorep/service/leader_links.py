@@ -22,11 +22,10 @@ from autorep.mpc.transport import Transport, handshake
 from autorep.service.leader import Leader
 from autorep.service.logs import event
 from autorep.service.messages import ALIVE, receive_message, send_message
+from autorep.service.outbox import Outbox
 from autorep.service.processor_time import LANE
 from autorep.service.queries import QueryFailure
 from autorep.service.session import Lane, Session
-
-Outbox = queue.SimpleQueue  # of commands for party 1; None ends it
 
 
 class LeaderSession(Session):
@@ -39,16 +38,16 @@ class LeaderSession(Session):
         *_, settings, _ = arguments
         super().__init__(Leader(settings), *arguments, **options)
         self._links: set[Transport] = set()
-        self._outbox: Outbox[dict[str, Any] | None] = queue.SimpleQueue()
+        self._outbox = Outbox()
 
-    # ------------------------------------------------------------------ on the loop
+    # ------------------------------------------------------------------ holding `turn`, or on the loop
 
     def tell(self, message: dict[str, Any]) -> None:
         self._outbox.put(message)
 
     def cut_links(self, epoch: str) -> None:
         links, self._links = self._links, set()
-        self._outbox.put(None)
+        self._outbox.close()
         for link in links:
             link.interrupt()
 
@@ -58,22 +57,20 @@ class LeaderSession(Session):
     def supply_flows(self, flows: bool) -> None:
         self.happen(self.machine.supply, flows)
 
-    def _begin_epoch(self, *facts: Any) -> None:
-        super()._begin_epoch(*facts)
-        self._outbox = queue.SimpleQueue()
-
-    def _join(self, transport: Transport, epoch: str) -> Outbox[dict[str, Any] | None] | None:
-        """A link of this epoch is there; None when the epoch is over."""
-        if epoch != self.machine.epoch:
-            return None
-        self._links.add(transport)
-        return self._outbox
-
-    def _connected(self, epoch: str) -> None:
-        event("peer connected", program=self.hash)
-        self.happen(self.machine.connected, epoch)
-
     # ------------------------------------------------------------------ each in its own thread
+
+    def begin_epoch(self, *facts: Any) -> None:
+        with self.turn:
+            super().begin_epoch(*facts)
+            self._outbox = Outbox()
+
+    def _join(self, transport: Transport, epoch: str) -> Outbox | None:
+        """A link of this epoch is there; None when the epoch is over."""
+        with self.turn:
+            if epoch != self.machine.epoch:
+                return None
+            self._links.add(transport)
+            return self._outbox
 
     def serve_link(self, transport: Transport, greeting: dict[str, Any]) -> None:
         """Serve one authenticated connection of party 1 until it ends."""
@@ -92,7 +89,7 @@ class LeaderSession(Session):
         if kind == "setup":
             self._set_up(transport, epoch)
             return
-        outbox = self.wait(self._join, transport, epoch)
+        outbox = self._join(transport, epoch)
         if outbox is None:
             transport.abort("this connection belongs to an epoch that ended; dial again")
             return
@@ -104,12 +101,13 @@ class LeaderSession(Session):
             elif kind == "lane":
                 self._serve_lane(transport, epoch)
         finally:
-            self.post(self._links.discard, transport)
+            with self.turn:
+                self._links.discard(transport)
             if kind in ("commands", "notes"):
-                self.post(self.happen, self.machine.ended, epoch, f"the {kind} link to party 1 broke")
+                self.happen(self.machine.ended, epoch, f"the {kind} link to party 1 broke")
 
     def _set_up(self, transport: Transport, epoch: str) -> None:
-        self.wait(self.happen, self.machine.ended, None, "party 1 dialled anew")
+        self.happen(self.machine.ended, None, "party 1 dialled anew")
         blinding, party, needed = self.blinding, None, self.party is None
         assert blinding is not None
         send_message(transport, {"needs_setup": needed})
@@ -118,30 +116,21 @@ class LeaderSession(Session):
         self.begin_epoch(epoch, blinding, party)
         send_message(transport, {"done": True})
 
-    def _send_commands(self, transport: Transport, epoch: str, outbox: Outbox[dict[str, Any] | None]) -> None:
-        self.post(self._connected, epoch)
-        while not self.stopping.is_set() and not transport.failed:
-            try:
-                command = outbox.get(timeout=self.settings.timeout / 4)
-            except queue.Empty:
-                command = ALIVE
-            if command is None:
-                break
-            send_message(transport, command)
+    def _send_commands(self, transport: Transport, epoch: str, outbox: Outbox) -> None:
+        event("peer connected", program=self.hash)
+        self.happen(self.machine.connected, epoch)
+        outbox.serve(transport, self.settings.timeout / 4)
 
     def _read_notes(self, transport: Transport, epoch: str) -> None:
         while not self.stopping.is_set():
             note = receive_message(transport)
-            self.post(self._noted, epoch, note)
-
-    def _noted(self, epoch: str, note: dict[str, Any]) -> None:
-        self.happen(self.machine.noted, time.monotonic(), epoch, note)
+            self.happen(self.machine.noted, time.monotonic(), epoch, note)
 
     def _serve_lane(self, transport: Transport, epoch: str) -> None:
         lane = Lane(epoch)
         threading.current_thread().name = LANE
         self.metrics.lanes.inc()
-        self.post(self.happen, self.machine.lane_up, epoch, lane)
+        self.happen(self.machine.lane_up, epoch, lane)
         try:
             while not self.stopping.is_set():
                 try:
@@ -157,12 +146,9 @@ class LeaderSession(Session):
                     outcome: Any = job.run(transport)
                 except QueryFailure as failure:
                     outcome = failure
-                self.post(self._finished, lane, outcome)
+                self.happen(self.machine.finished, time.monotonic(), lane, outcome)
                 if isinstance(outcome, QueryFailure):
                     break
         finally:
             self.metrics.lanes.dec()
-            self.post(self.happen, self.machine.lane_down, lane)
-
-    def _finished(self, lane: Lane, outcome: Any) -> None:
-        self.happen(self.machine.finished, time.monotonic(), lane, outcome)
+            self.happen(self.machine.lane_down, lane)

@@ -13,7 +13,17 @@ ALIVE = {"alive": True}
 
 def send_message(transport: Transport, message: dict[str, Any]) -> None:
     """One message, one frame."""
-    transport.send("message", json.dumps(message).encode())
+    send_text(transport, text_of(message))
+
+
+def text_of(message: dict[str, Any]) -> bytes:
+    """A message as it travels."""
+    return json.dumps(message).encode()
+
+
+def send_text(transport: Transport, text: bytes) -> None:
+    """One message, one frame."""
+    transport.send("message", text)
 
 
 def receive_message(transport: Transport) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """One program at one server: carries events to its machine and executes the machine's commands.
 
-The machine (`Leader` or `Follower`) decides; it and everything else that changes here belong to the event loop's
-thread. Links, lanes and preparations run in threads of their own, which only carry: they report through `post` and
-`wait`, and take their work from queues.
+The machine (`Leader` or `Follower`) decides. It and everything else that changes here belong to whoever holds `turn`:
+the event loop's thread, which speaks with clients, or the thread of a link or lane that has something to report. So a
+query goes from thread to thread only where it must. What is not urgent, and what clients wait for, is posted to the
+loop; threads that prepare and store kits, which may stand back for long, never hold `turn`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import queue
@@ -18,8 +18,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,6 @@ from autorep.service.queries import Answer, QueryFailure, SessionSettings
 from autorep.service.stock import size_of
 from autorep.service.workers import Worker, repeat
 
-R = TypeVar("R")
 _TICK = 0.25
 _PREPARERS = 2
 
@@ -154,6 +154,7 @@ class Session(ABC):
         self._making_trouble: str | None = "this server has them made ahead (--ahead 0)"
         self._kit_bytes = {size: settings.kit_bytes(program, self.index, size) for size in settings.sizes}
         self.party: Party | None = None
+        self.turn = threading.RLock()
         self.stopping = threading.Event()
         self.wanted = threading.Event()  # set when the store wants another kit
         self.workers: list[Worker] = [
@@ -165,11 +166,12 @@ class Session(ABC):
         self._prepared: dict[str, Kit] = {}
         self._to_prepare: queue.SimpleQueue[tuple[str, str, Party]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: int | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._discard_other_sizes()
         machine.stored = self._stored_ids()
         self.metrics.stored.set_function(lambda: len(machine.stored))
-        self.metrics.ready.set_function(lambda: machine.ready)
+        self.metrics.ready.set_function(self._ready)
         self.metrics.waiting.set_function(lambda: len(machine.waiting))
         self.metrics.running.set_function(lambda: len(machine.running))
         if self.store.turned_away:
@@ -180,7 +182,7 @@ class Session(ABC):
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to connect and to answer; called once, on the loop."""
-        self._loop = loop
+        self._loop, self._loop_thread = loop, threading.get_ident()
         self.wanted.set()
         self._ticker = loop.create_task(repeat("ticker", self._tick, _TICK, self.metrics.crashed))
         for worker in self.workers:
@@ -210,37 +212,22 @@ class Session(ABC):
     # ------------------------------------------------------------------ events and commands
 
     def happen(self, event_of: Callable[..., list[Command]], *facts: Any) -> None:
-        """Tell the machine of an event and do what it commands; on the loop."""
-        try:
-            self._perform(event_of(*facts))
-        except QueryFailure:
-            raise
-        except Exception as error:  # its state cannot be trusted any more: a new epoch starts afresh
-            crash("event failed", error, program=self.hash, event_of=event_of.__name__)
-            self.metrics.crashed()
-            self._perform(self.machine.ended(None, "an internal error"))
+        """Tell the machine of an event and do what it commands; from any thread but those that stand back."""
+        with self.turn:
+            try:
+                self._perform(event_of(*facts))
+            except QueryFailure:
+                raise
+            except Exception as error:  # its state cannot be trusted any more: a new epoch starts afresh
+                crash("event failed", error, program=self.hash, event_of=event_of.__name__)
+                self.metrics.crashed()
+                self._perform(self.machine.ended(None, "an internal error"))
 
     def post(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run a function on the loop's thread, from any thread."""
+        """Run a function on the loop's thread, soon; from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing matters any more
                 self._loop.call_soon_threadsafe(function, *arguments)
-
-    def wait(self, function: Callable[..., R], *arguments: Any) -> R:
-        """Run a function on the loop's thread and wait for its result, from any other thread."""
-        outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
-
-        def work() -> None:
-            try:
-                outcome.set_result(function(*arguments))
-            except Exception as error:  # raised where it is waited for
-                outcome.set_exception(error)
-
-        self.post(work)
-        try:
-            return outcome.result(self.settings.timeout)
-        except concurrent.futures.TimeoutError:
-            raise ProtocolError("this server is too busy, or stopping") from None
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
@@ -260,7 +247,7 @@ class Session(ABC):
                 case CloseLane(lane, reason):
                     lane.jobs.put(reason)  # type: ignore[attr-defined]  # as above
                 case End(key, outcome):
-                    self._resolve(key, outcome)
+                    self._end(key, outcome)
                 case CutLinks(epoch, reason):
                     event("peer lost", program=self.hash, reason=reason)
                     self.cut_links(epoch)
@@ -285,64 +272,74 @@ class Session(ABC):
                 trouble("kit not deleted", error, program=self.hash, kit=kit)
         event("kits without a partner deleted", program=self.hash, count=len(kits))
 
-    def _resolve(self, key: str, outcome: Answer | QueryFailure) -> None:
-        """A query's end, as its client sees it."""
+    def _end(self, key: str, outcome: Answer | QueryFailure) -> None:
+        """A query's end, which its client hears of on the loop."""
         query = self._queries.pop(key, None)
         if query is None:
             return
+        if threading.get_ident() == self._loop_thread:
+            self._resolve(key, query, outcome)
+        else:
+            self.post(self._resolve, key, query, outcome)
+
+    def _resolve(self, key: str, query: _Query, outcome: Answer | QueryFailure) -> None:
+        """The client's turn comes first, then the books."""
         seconds = time.monotonic() - query.arrived
+        if not query.future.done():
+            if isinstance(outcome, Answer):
+                query.future.set_result(outcome)
+            else:
+                query.future.set_exception(outcome)
+        asyncio.get_running_loop().call_soon(self._book, key, outcome, seconds)
+
+    def _book(self, key: str, outcome: Answer | QueryFailure, seconds: float) -> None:
+        """Count and log a query's end, so many seconds after it arrived."""
         if isinstance(outcome, Answer):
             self.metrics.answered(outcome, seconds)
             event("answered", query=key, seconds=round(outcome.seconds, 6), sent=outcome.traffic.sent)
         else:
             self.metrics.failed(outcome)
             event("failed", query=key, status=outcome.status, reason=outcome.message)
-        if query.future.done():
-            return
-        if isinstance(outcome, Answer):
-            query.future.set_result(outcome)
-        else:
-            query.future.set_exception(outcome)
 
     # ------------------------------------------------------------------ queries, from the API
 
-    async def submit(
+    def submit(
         self, client: str, query_id: str, shares: list[np.ndarray], payer: str | None = None
-    ) -> list[Answer | QueryFailure]:
-        """Hand in one half of a query, of one image or several, and wait for this server's shares of the answers.
+    ) -> list[asyncio.Future[Answer]]:
+        """Hand in one half of a query, of one image or several; on the loop.
 
-        Each image is a query of its own for the servers, with a kit of its own, and may fail alone.
+        Each image is a query of its own for the servers, with a kit of its own, and may fail alone: there is a future
+        for each, with this server's share of the answer or a QueryFailure. Who cancels one withdraws the query.
         `payer` is whose place in the queue they take: the client, unless clients have no names here.
         """
         key = f"{client}:{query_id}"
-        keys = _keys(key, len(shares))
-        if len(shares) > 1:
-            self.machine.claim(key)
-        futures = [self._take_in(payer or client, each, share) for each, share in zip(keys, shares)]
-        try:
-            outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        finally:
-            for each, future in zip(keys, futures):
-                if future.cancelled():
-                    self.happen(self.machine.withdrawn, each)
-        for outcome in outcomes:
-            if not isinstance(outcome, Answer | QueryFailure):
-                raise outcome
-        return [outcome for outcome in outcomes if isinstance(outcome, Answer | QueryFailure)]
+        with self.turn:
+            if len(shares) > 1:
+                self.machine.claim(key)
+            keys = _keys(key, len(shares))
+            return [self._take_in(payer or client, each, share) for each, share in zip(keys, shares)]
 
     def _take_in(self, payer: str, key: str, share: np.ndarray) -> asyncio.Future[Answer]:
         now = time.monotonic()
         commands = self.machine.arrived(now, payer, key)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._queries[key] = _Query(share, future, now)
+        future.add_done_callback(partial(self._settled, key))
         self._perform(commands)
         return future
+
+    def _settled(self, key: str, future: asyncio.Future[Answer]) -> None:
+        if future.cancelled():
+            self.happen(self.machine.withdrawn, key)
+        else:
+            future.exception()  # also where nobody asks for it any more, as when its client left
 
     def withdraw(self, client: str, query_id: str) -> None:
         """Give up one half that does not run yet, and refuse it should it still be on its way."""
         key = f"{client}:{query_id}"
-        for each in [key, *(each for each in self._queries if each.startswith(f"{key}."))]:
-            self.happen(self.machine.withdrawn, each)
+        with self.turn:
+            for each in [key, *(each for each in self._queries if each.startswith(f"{key}."))]:
+                self.happen(self.machine.withdrawn, each)
 
     def turned_away(self, client: str, query_id: str, images: int, failure: QueryFailure) -> None:
         """One half was refused before it got here; the other one need not wait for it."""
@@ -354,7 +351,9 @@ class Session(ABC):
     def use_blinding(self, blinding: Blinding) -> None:
         """Adopt the dealer's blinding; from a link's thread. Kits made for another one are worthless and deleted."""
         if self._keep_blinding(blinding):
-            self.wait(self._adopt, blinding)
+            with self.turn:
+                self.blinding, self.party = blinding, None
+                self.happen(self.machine.cleared, "the dealer gave new blinding")
             event("blinding adopted", program=self.hash, blinding=blinding.id)
 
     def _keep_blinding(self, blinding: Blinding) -> bool:
@@ -366,10 +365,6 @@ class Session(ABC):
         write_blinding(self.store.folder, blinding)
         self.blinding = blinding
         return True
-
-    def _adopt(self, blinding: Blinding) -> None:
-        self.blinding, self.party = blinding, None
-        self.happen(self.machine.cleared, "the dealer gave new blinding")
 
     def making(self, trouble: str | None) -> None:
         """How making kits with the other server goes: None while the two are connected for it; from any thread."""
@@ -435,13 +430,12 @@ class Session(ABC):
 
     def begin_epoch(self, epoch: str, blinding: Blinding, party: Party | None) -> None:
         """Both servers are set up; from a link's thread. `party` is None when the one there is remains good."""
-        self.wait(self._begin_epoch, epoch, blinding, party, self._stored_ids())
-
-    def _begin_epoch(self, epoch: str, blinding: Blinding, party: Party | None, stored: set[str]) -> None:
-        if self.blinding is not blinding:
-            raise MaterialError("the dealer gave new blinding meanwhile; party 1 must dial again")
-        self.party = party or self.party
-        self.happen(self.machine.opened, epoch, stored)
+        stored = self._stored_ids()
+        with self.turn:
+            if self.blinding is not blinding:
+                raise MaterialError("the dealer gave new blinding meanwhile; party 1 must dial again")
+            self.party = party or self.party
+            self.happen(self.machine.opened, epoch, stored)
 
     def _stored_ids(self) -> set[str]:
         return {kit_id.hex() for kit_id in self.store.ids()}
@@ -464,19 +458,24 @@ class Session(ABC):
                 self.post(self._preparation_ended, epoch, kit_id, kit)
 
     def _preparation_ended(self, epoch: str, kit_id: str, kit: Kit | None) -> None:
-        if kit is not None:
-            self._prepared[kit_id] = kit
-        self.happen(self.machine.prepared, epoch, kit_id, kit is not None)
+        with self.turn:
+            if kit is not None:
+                self._prepared[kit_id] = kit
+            self.happen(self.machine.prepared, epoch, kit_id, kit is not None)
+
+    def _ready(self) -> int:
+        with self.turn:
+            return self.machine.ready
 
     # ------------------------------------------------------------------ what the parties do differently
 
     @abstractmethod
     def tell(self, message: dict[str, Any]) -> None:
-        """Send a message over the present epoch's control link; on the loop."""
+        """Send a message over the present epoch's control link; holding `turn`."""
 
     @abstractmethod
     def cut_links(self, epoch: str) -> None:
-        """Cut all links of an epoch; on the loop."""
+        """Cut all links of an epoch; holding `turn`."""
 
     @abstractmethod
     def supply_idle(self) -> None:
