@@ -23,8 +23,10 @@ class Busy:
     def __init__(self, program: Program) -> None:
         self.program = program
 
-    async def submit(self, *_: Any) -> list[Any]:
-        return [QueryFailure(503, "busy", 1)]
+    def submit(self, *_: Any) -> list[asyncio.Future[Any]]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_exception(QueryFailure(503, "busy", 1))
+        return [future]
 
 
 def test_what_arrives_at_once_is_bounded(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ half missing, 429 too many queries, 502 the other server failed in the middle, 5
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from starlette.applications import Starlette
@@ -43,6 +44,8 @@ _PAGE_FILES = {
 _MEDIA = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
 _BODY_SECONDS = 30.0
 _BODY_BYTES = 1 << 29  # of all bodies that are on their way together
+# What browsers need to know of every answer: only by TLS, and take no type but the one given.
+SAFE_HEADERS = ((b"strict-transport-security", b"max-age=31536000"), (b"x-content-type-options", b"nosniff"))
 _EXPOSED = ("Retry-After", "Autorep-Statuses", "Autorep-Seconds", "Autorep-Sent-Bytes", "Autorep-Rounds")
 
 
@@ -67,6 +70,17 @@ class ApiSettings:
     origins: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
     pair: str = "default"
+
+
+class Asked(Protocol):
+    """What of a request says who asks, and for what."""
+
+    @property
+    def path_params(self) -> Mapping[str, str]: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def client(self) -> Any: ...
 
 
 class Api:
@@ -129,23 +143,37 @@ class Api:
     async def answer(self, request: Request) -> Response:
         """Take one half of a query and wait for this server's share of the answer."""
         try:
-            client = self._client(request)
-            session, query_id = self._address(request)
-            payer = client if self._tokens is not None else self._sender(request)
+            self._client(request)
+            session, _ = self._address(request)
             body = await self._body(request, body_bytes(session.program.input.shape))
-            shares = read_body(body, session.program.input.shape)
-            self._limit_rate(session, client, query_id, payer, len(shares))
+            queries = self.begin(request, body)
+            await _unless_gone(request, queries)
         except QueryFailure as failure:
-            return self._refused(request, failure)
+            return self.refused(request, failure)
         except ClientDisconnect:
             return Response(status_code=499)
-        try:
-            outcomes = await _unless_gone(request, session.submit(client, query_id, shares, payer))
-        except QueryFailure as failure:
-            return self._refused(request, failure)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        return _response(outcomes)
+        return self.response(queries)
+
+    def takes(self, asked: Asked, length: int) -> bool:
+        """Whether a body of this length may be handed in to a program served here."""
+        session = self._sessions.get(asked.path_params["program"])
+        if session is None:
+            return False
+        image = body_bytes(session.program.input.shape)
+        return 0 < length <= IMAGES_PER_QUERY * image and not length % image
+
+    def begin(self, asked: Asked, body: bytes) -> list[asyncio.Future[Answer]]:
+        """Hand in the posted shares of some images, whose number is right; raises QueryFailure, or see `submit`."""
+        client = self._client(asked)
+        session, query_id = self._address(asked)
+        payer = client if self._tokens is not None else self._sender(asked)
+        shares = read_body(body, session.program.input.shape)
+        self._limit_rate(session, client, query_id, payer, len(shares))
+        return session.submit(client, query_id, shares, payer)
+
+    def response(self, queries: Sequence[asyncio.Future[Answer]]) -> Response:
+        """The answer to a request all of whose queries have ended."""
+        return _response([_outcome(query) for query in queries])
 
     async def withdraw(self, request: Request) -> Response:
         """Give up one half of a query, because the other one was refused."""
@@ -153,17 +181,17 @@ class Api:
             client = self._client(request)
             session, query_id = self._address(request)
         except QueryFailure as failure:
-            return self._refused(request, failure)
+            return self.refused(request, failure)
         session.withdraw(client, query_id)
         return Response(status_code=204)
 
-    def _refused(self, request: Request, failure: QueryFailure) -> Response:
+    def refused(self, asked: Asked, failure: QueryFailure) -> Response:
         """Counted and logged: somebody was turned away before a program saw the request."""
         self._metrics.refused_at_door(failure)
-        event("refused", status=failure.status, reason=failure.message, address=self._sender(request))
+        event("refused", status=failure.status, reason=failure.message, address=self._sender(asked))
         return _refusal(failure)
 
-    def _sender(self, request: Request) -> str:
+    def _sender(self, request: Asked) -> str:
         """The network a request comes from: an IPv4 address, or the first half of an IPv6 one."""
         address = request.client.host if request.client else ""
         if address in self._settings.proxies:
@@ -174,7 +202,7 @@ class Api:
             return "unknown"
         return str(found) if found.version == 4 else str(ipaddress.ip_network(f"{found}/64", strict=False))
 
-    def _client(self, request: Request) -> str:
+    def _client(self, request: Asked) -> str:
         """The name of the client whose token this is."""
         if self._tokens is None:
             return "anonymous"
@@ -189,14 +217,14 @@ class Api:
             raise QueryFailure(401, problem, None, "token")
         return found
 
-    def _address(self, request: Request) -> tuple[Session, str]:
+    def _address(self, request: Asked) -> tuple[Session, str]:
         query_id = request.path_params["query"]
         session = self._session(request)
         if not QUERY_ID.fullmatch(query_id):
             raise QueryFailure(400, "the query id must be 32 lower-case hexadecimal digits, drawn at random")
         return session, query_id
 
-    def _session(self, request: Request) -> Session:
+    def _session(self, request: Asked) -> Session:
         name = request.path_params["program"]
         if name not in self._sessions:
             served = ", ".join(sorted(self._sessions))
@@ -352,24 +380,29 @@ def _response(outcomes: Sequence[Answer | QueryFailure]) -> Response:
     return Response(body, media_type=CONTENT_TYPE, headers=headers)
 
 
-async def _unless_gone(request: Request, queries: Sequence[asyncio.Future[Answer]]) -> list[Answer | QueryFailure]:
-    """What became of each query, unless the client leaves before; then all are withdrawn."""
+async def _unless_gone(request: Request, queries: Sequence[asyncio.Future[Answer]]) -> None:
+    """Wait until every query has ended, unless the client leaves before; then all are withdrawn."""
     gone = asyncio.ensure_future(request.receive())
     gone.add_done_callback(lambda _: [query.cancel() for query in queries])
-    outcomes: list[Answer | QueryFailure] = []
     try:
         for query in queries:
-            try:
-                outcomes.append(await query)
-            except QueryFailure as failure:
-                outcomes.append(failure)
+            with contextlib.suppress(QueryFailure):
+                await query
     except asyncio.CancelledError:
         if not gone.done():
             raise  # it is this request that was cancelled
         raise ClientDisconnect from None
     finally:
         gone.cancel()
-    return outcomes
+
+
+def _outcome(query: asyncio.Future[Answer]) -> Answer | QueryFailure:
+    failure = query.exception()
+    if failure is None:
+        return query.result()
+    if isinstance(failure, QueryFailure):
+        return failure
+    raise failure
 
 
 def _readiness(session: Session) -> dict[str, Any]:
@@ -383,9 +416,7 @@ def _readiness(session: Session) -> dict[str, Any]:
 
 
 class _SafeHeaders:
-    """Adds to every answer what browsers need to know: only by TLS, and take no type but the one given."""
-
-    _HEADERS = ((b"strict-transport-security", b"max-age=31536000"), (b"x-content-type-options", b"nosniff"))
+    """Adds SAFE_HEADERS to every answer."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -393,7 +424,7 @@ class _SafeHeaders:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self._HEADERS]
+                message["headers"] = [*message.get("headers", ()), *SAFE_HEADERS]
             await send(message)
 
         await self._app(scope, receive, sent)

@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ from autorep.service.metrics import Metrics
 from autorep.service.models import ServedModel, find_bundles
 from autorep.service.queries import SessionSettings
 from autorep.service.session import Session
+from autorep.service.short_way import ShortWay
 from autorep.service.workers import repeat
 
 _TURN = 0.0005  # seconds that a thread computes in Python while another one wants to; a query has a dozen rounds
@@ -158,7 +160,7 @@ class Server:
             ssl_keyfile=key,
             ssl_context_factory=self._modern_tls,
             loop="asyncio",
-            http="h11",
+            http=partial(ShortWay, self.api, self.door),  # type: ignore[arg-type]  # called as a class is
             ws="none",
             log_config=None,
             access_log=False,
