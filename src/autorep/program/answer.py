@@ -17,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -71,8 +72,8 @@ def split_outputs(info: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.n
     Its program gives them in one row. The only output of any other network has the name "".
     """
     sizes: Mapping[str, int] = info.get("outputs") or {"": logits.shape[-1]}
-    ends = np.cumsum(list(sizes.values()))[:-1]
-    return dict(zip(sizes, np.split(logits, ends, axis=-1)))
+    ends = list(accumulate(sizes.values()))
+    return {name: logits[..., start:end] for name, start, end in zip(sizes, [0, *ends], ends)}
 
 
 def feature_wire(ops: Sequence[Op]) -> Op:

@@ -192,10 +192,12 @@ class AsyncClient:
                 return
 
     async def _predict(self, images: np.ndarray, description: Description, top: int, progress: bool) -> list[Outcome]:
+        size = max(1, min(self._group, -(-len(images) // self._concurrency)))
+        if len(images) <= size and not progress:
+            return await self._group_of(images, description, top)
         from tqdm import tqdm
 
         gate = asyncio.Semaphore(self._concurrency)
-        size = max(1, min(self._group, -(-len(images) // self._concurrency)))
         with tqdm(total=len(images), desc="private inference", unit="image", disable=not progress) as bar:
 
             async def group(start: int) -> list[Outcome]:
@@ -238,24 +240,24 @@ class AsyncClient:
         path = f"/v1/programs/{description.program}/queries/{new_query_id()}"
         shares = split(images, description.input_frac, description.info.get("input_range"))
         count, pair = len(images), self._pair
-        tasks = [
-            asyncio.create_task(post(server, path, body, count, pair)) for server, body in zip(self._servers, shares)
-        ]
+        halves = list(zip(self._servers, shares))
+        # Server 1 has to tell server 0 what arrived, so it is asked first.
+        tasks = [asyncio.create_task(post(server, path, body, count, pair)) for server, body in reversed(halves)]
         try:
             finished, unfinished = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in unfinished:
-                await withdraw(self._servers[tasks.index(task)], path, pair)
-            answers = await asyncio.gather(*tasks, return_exceptions=True)
+                await withdraw(self._servers[1 - tasks.index(task)], path, pair)
+            if unfinished:
+                await asyncio.wait(unfinished)
         finally:  # cancelled: nobody waits for these any more
             for task in tasks:
                 task.cancel()
-        refusals = [task.exception() for task in finished] + list(answers)  # the first one is the cause
-        for refusal in refusals:
-            if isinstance(refusal, Refused):
+        for task in (*finished, *unfinished):  # the first refusal is the cause
+            if isinstance(refusal := task.exception(), Refused):
                 return count * [refusal]
-            if isinstance(refusal, BaseException):
+            if refusal is not None:
                 raise refusal
-        first, second = (answer for answer in answers if isinstance(answer, list))
+        second, first = (task.result() for task in tasks)
         return [_joined(one, other) for one, other in zip(first, second)]
 
 

@@ -33,6 +33,7 @@ class DealerLink:
     def __init__(self, session: Session, dial: Callable[[], Transport], pair: str, archive: Callable[[], bytes]):
         self._session, self._dial, self._pair, self._archive = session, dial, pair, archive
         self._transport: Transport | None = None
+        self._flows = False  # as the session was told
         session.metrics.dealer.set(0)
         crashed = session.metrics.crashed
         self.worker = Worker("autorep-dealer-link", self._live, session.stopping, crashed, program=session.hash)
@@ -43,7 +44,7 @@ class DealerLink:
             self._serve(self._register())
         finally:
             self._session.metrics.dealer.set(0)
-            self._session.post(self._session.supply_flows, False)
+            self._tell_flows(False)
             if self._transport is not None:
                 self._transport.close()
 
@@ -88,7 +89,7 @@ class DealerLink:
         batch, missing = session.machine.missing()
         send_message(transport, {"deal": min(missing, max(2, AT_ONCE // batch)), "batch": batch})
         answer = receive_message(transport)
-        session.post(session.supply_flows, "coming" in answer)
+        self._tell_flows("coming" in answer)
         for _ in range(int(answer.get("coming", 0))):
             if not self._store(transport, str(receive_result(transport).get("kit"))):
                 session.stopping.wait(1.0)  # a full disk does not empty itself at once
@@ -97,6 +98,12 @@ class DealerLink:
             session.wanted.clear()
             if not session.machine.missing()[1]:
                 session.wanted.wait(session.settings.timeout / 4)
+
+    def _tell_flows(self, flows: bool) -> None:
+        """Whether the dealer is at work; said where that changes, since it wakes the loop, which answers clients."""
+        if flows != self._flows:
+            self._flows = flows
+            self._session.post(self._session.supply_flows, flows)
 
     def _store(self, transport: Transport, name: str) -> bool:
         """Receive a kit, piece by piece to the disk, and say whether it lies there."""
