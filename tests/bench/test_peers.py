@@ -12,7 +12,7 @@ import pytest
 from autorep import _native
 from autorep.bench.everything import FULL, QUICK
 from autorep.bench.networks import build_program
-from autorep.bench.peer_systems import CRYPTEN, SAME_LEVEL, SPU, PeerPair, PeerSystem
+from autorep.bench.peer_systems import CRYPTEN, SAME_LEVEL, SPU, PeerSystem, two_peers
 from autorep.errors import ConfigError
 from autorep.report import tables
 
@@ -54,7 +54,7 @@ def test_where_our_kernels_are_held_to_avx2_so_are_the_other_systems(level: str,
     images = np.zeros((1, *program.input.shape))
     unlimited = str([os.environ.get(name) for name in SAME_LEVEL["avx2"]])
     try:
-        with PeerPair(dataclasses.replace(CRYPTEN, script=script), program, images, tmp_path) as pair:
+        with two_peers(dataclasses.replace(CRYPTEN, script=script), program, images, tmp_path) as pair:
             limited = str(list(SAME_LEVEL["avx2"].values()))
             assert pair.instructions == (limited if level == "avx2" else unlimited)
     finally:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autorep.bench.networks import build_program, random_inputs
-from autorep.bench.pair import Pair
+from autorep.bench.pair import two_parties
 from autorep.bench.pi import measure
 from autorep.bench.setting import Setting
 from autorep.cli.main import main
@@ -67,14 +67,14 @@ def test_a_throttled_link_takes_at_least_its_delay(program: Program) -> None:
 
 def test_every_query_uses_fresh_randomness(program: Program) -> None:
     images = random_inputs(program, 1)
-    with Pair(program) as pair:
+    with two_parties(program) as pair:
         first, second = pair.query(images), pair.query(images)
     assert np.abs(first.logits - second.logits).max() < 1e-2
     assert first.offline_bytes == second.offline_bytes
 
 
 def test_a_party_process_that_dies_ends_the_benchmark_with_an_error(program: Program) -> None:
-    with Pair(program) as pair:
+    with two_parties(program) as pair:
         pair._processes._processes[1].kill()
         pair._processes._processes[1].wait()
         with pytest.raises((ProtocolError, OSError)):

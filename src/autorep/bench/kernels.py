@@ -108,6 +108,11 @@ def _row(
     }
 
 
+def _by_aes(limits: dict[str, float], blocks: int) -> Time | None:
+    """What AES alone takes for so many blocks, where the level has instructions for it."""
+    return (blocks / limits["aes_blocks_per_s"], "AES") if limits["aes_blocks_per_s"] else None
+
+
 def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """Direct and Winograd, batch 1, on each layer shape.
 
@@ -119,11 +124,8 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
         theirs = (_best(partial(F.conv2d, *tensors, stride=stride, padding=kernel // 2), quick, 0.1), "torch int64")
         layer = f"{channels}→{outputs}, {side}x{side}, {kernel}x{kernel}" + (f" stride {stride}" if stride > 1 else "")
         winograd = kernel == 3 and stride == 1 and channels > 3
-        ways: list[tuple[Any, int]] = [
-            ("direct", BITS),
-            *[("winograd", BITS)] * winograd,
-            *[("direct", 64)] * (not quick),
-        ]
+        whole = [] if quick else [("direct", 64)]
+        ways: list[tuple[Any, int]] = [("direct", BITS), *[("winograd", BITS)] * winograd, *whole]
         for algorithm, bits in ways:
             strides, padding = (stride, stride), (kernel // 2, kernel // 2)
             conv = _native.PackedConv(weight, x.shape[1:], strides, padding, bits=bits, algorithm=algorithm)
@@ -141,11 +143,7 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
 
 def _streams(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """What AES decides: the generator, and comparison keys made and evaluated."""
-    blocks_per_s = limits["aes_blocks_per_s"]
-
-    def bound(blocks: int) -> Time | None:
-        return (blocks / blocks_per_s, "AES") if blocks_per_s else None
-
+    bound = partial(_by_aes, limits)
     out = np.empty(1 << 20, np.uint64)
     zeros, sink = bytes(out.nbytes), bytearray(out.nbytes + 15)
 
@@ -229,13 +227,11 @@ def _preparing(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]
     keys, delta = rng.integers(0, 256, (ot.BLOCKS, ot.KEYS, 16), np.uint8), _words(2)
     receiver, sender, choices = ot.Receiver(keys), ot.Sender(keys, delta), _words(count // 64)
     message, _ = receiver.extend(0, choices)
-    blocks = limits["aes_blocks_per_s"]
     for case, call, each in (
         ("receiver", lambda: receiver.extend(0, choices), 6),
         ("sender", lambda: sender.extend(0, message), 8),
     ):
-        bound = (count * each / blocks, "AES") if blocks else None
-        yield _row("transfer", case, count, "transfer", _best(call, quick), bound)
+        yield _row("transfer", case, count, "transfer", _best(call, quick), _by_aes(limits, count * each))
     for ring in (linear_ring(), slot_ring()):
         x, polynomials = ring.uniform(bytes(16), 8), 8 * len(ring.primes)
         w, y = ring.uniform(bytes(16), 16), np.stack([ring.uniform(bytes([i]) * 16, 8) for i in range(16)], 1)

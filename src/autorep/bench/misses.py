@@ -19,8 +19,6 @@ from autorep.mpc.cost import cost
 from autorep.program.answer import AnswerName, answering, read_answers
 
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-
-
 CHANGES: dict[str, Change] = {
     "none": lambda images, rng: images,
     "1.25 times brighter": lambda images, rng: 1.25 * images,
@@ -67,14 +65,9 @@ def misses(program: Program, images: np.ndarray, changes: dict[str, Change] = CH
 def answer_costs(program: Program) -> list[dict[str, Any]]:
     """What each kind of answer adds to one query."""
     kinds: list[tuple[AnswerName, bool]] = [("logits", False), ("logits", True), ("class", True), ("top-5", True)]
-    costs = [(gives, checked, cost(answering(program, gives, checked))) for gives, checked in kinds]
-    return [
-        {
-            "answer": gives,
-            "checked": checked,
-            "rounds": counted.rounds,
-            "online_bytes_per_party": counted.online_bytes_per_party,
-            "offline_bytes": sum(counted.offline_bytes(party) for party in (0, 1)),
-        }
-        for gives, checked, counted in costs
-    ]
+    rows = []
+    for gives, checked in kinds:
+        counted = cost(answering(program, gives, checked)).to_json()
+        figures = {name: counted[name] for name in ("rounds", "online_bytes_per_party", "offline_bytes")}
+        rows.append({"answer": gives, "checked": checked, **figures})
+    return rows

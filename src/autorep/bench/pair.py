@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,34 +57,31 @@ class Query:
 AT_ONCE = 4  # kits that two servers make together
 
 
-class Pair:
-    """Context manager: two party processes over TLS on loopback; this process deals and is the client.
+@contextmanager
+def two_parties(program: Program, setting: Setting = USUAL) -> Iterator[Pair]:
+    """Two party processes over TLS on loopback; this process deals and is the client.
 
     Links other than loopback are throttled in user space; the dealer has as many threads as each party.
     """
+    with (
+        tempfile.TemporaryDirectory(prefix="autorep-bench-") as folder,
+        Processes(["-m", "autorep.bench.worker"]) as processes,
+    ):
+        yield Pair(program, setting, Path(folder), processes)
 
-    def __init__(self, program: Program, setting: Setting = USUAL) -> None:
-        self.program, self.setting = program, setting
+
+class Pair:
+    """What `two_parties` gives: they hold the program and are ready for queries."""
+
+    def __init__(self, program: Program, setting: Setting, folder: Path, processes: Processes) -> None:
+        self.program, self.setting, self._folder, self._processes = program, setting, folder, processes
         self.comparison = checked_comparison(setting.preparation, setting.comparison)
         self._made: list[Making] = []
-
-    def __enter__(self) -> Pair:
-        with ExitStack() as stack:
-            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autorep-bench-")))
-            self._processes = stack.enter_context(Processes(["-m", "autorep.bench.worker"]))
-            self._start(self._folder)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stack.close()
-
-    def _start(self, folder: Path) -> None:
-        files.split(self.program, folder)
+        files.split(program, folder)
         tls.make_keys(folder / "keys", {})
-        threads, preparation = self.setting.threads, self.setting.preparation
+        threads, preparation = setting.threads, setting.preparation
         _native.set_threads(threads)
-        self.dealer = Dealer(self.program, comparison=self.comparison) if preparation == "dealer" else None
+        self.dealer = Dealer(program, comparison=self.comparison) if preparation == "dealer" else None
         blinding = self.dealer.blinding if self.dealer else Blinding()
         cores = sorted(os.sched_getaffinity(0))
         common = {
@@ -92,14 +90,14 @@ class Pair:
             "blinding_id": blinding.id.hex(),
             "preparation": preparation,
             "comparison": self.comparison,
-            "link": self.setting.link,
+            "link": setting.link,
             "threads": threads,
         }
         seeds = [seed.hex() for seed in blinding.seeds]
         own = [[cores[party % len(cores)]] if threads == 1 else cores for party in (0, 1)]
-        self._processes.send([{**common, "party": i, "model_seed": seeds[i], "cores": own[i]} for i in (0, 1)])
-        self._processes.introduce()
-        self.started = self._processes.gather()[0]
+        processes.send([{**common, "party": i, "model_seed": seeds[i], "cores": own[i]} for i in (0, 1)])
+        processes.introduce()
+        self.started = processes.gather()[0]
 
     def queries(self, images: np.ndarray) -> list[Query]:
         """As many inferences of the same batch as set, each with fresh randomness, after one that warms up."""

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -128,43 +128,41 @@ class Answer:
     cpu_seconds: float | None
 
 
-class PeerPair:
-    """Context manager: two processes of another system that hold a Program and one batch of images as shares.
+@contextmanager
+def two_peers(system: PeerSystem, program: Program, images: np.ndarray, folder: Path) -> Iterator[PeerPair]:
+    """Two processes of another system, installed in `folder`, that hold a Program and one batch of images as shares.
 
-    Where our kernels are held to a lower instruction set, its processes are too. `instructions` is what its script says
-    that it uses, None where it says nothing.
+    Where our kernels are held to a lower instruction set, its processes are too.
     """
+    path = os.pathsep.join(filter(None, [str(system.install(folder).resolve()), os.environ.get("PYTHONPATH", "")]))
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **SAME_LEVEL.get(_native.simd(), {})}
+    with (
+        tempfile.TemporaryDirectory(prefix="autorep-peers-") as own,
+        Processes([str(system.script)], environment) as processes,
+    ):
+        yield PeerPair(system, program, images, Path(own), processes)
 
-    instructions: str | None = None
 
-    def __init__(self, system: PeerSystem, program: Program, images: np.ndarray, folder: Path) -> None:
-        self.system, self.program, self._images = system, program, images
-        self._packages = system.install(folder)
+class PeerPair:
+    """What `two_peers` gives; `instructions` is what its script says that it uses, None where it says nothing."""
 
-    def __enter__(self) -> PeerPair:
-        path = os.pathsep.join(filter(None, [str(self._packages.resolve()), os.environ.get("PYTHONPATH", "")]))
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autorep-peers-")))
-            files.save(self.program, folder / "program")
-            np.save(folder / "image.npy", self._images.astype(np.float32))
-            message = {
-                "do": "start",
-                "folder": str(folder / "program"),
-                "image": str(folder / "image.npy"),
-                "rendezvous": f"file://{folder / 'rendezvous'}",
-                "cores": sorted(os.sched_getaffinity(0))[:2],
-                "threads": 1,
-                **self.system.settings,
-            }
-            environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **SAME_LEVEL.get(_native.simd(), {})}
-            self._processes = stack.enter_context(Processes([str(self.system.script)], environment))
-            self._processes.send([message | {"party": party} for party in (0, 1)])
-            self.instructions = self._processes.gather()[0][0].get("instructions")
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stack.close()
+    def __init__(
+        self, system: PeerSystem, program: Program, images: np.ndarray, folder: Path, processes: Processes
+    ) -> None:
+        self.system, self._shape, self._processes = system, (len(images), *program.output.shape), processes
+        files.save(program, folder / "program")
+        np.save(folder / "image.npy", images.astype(np.float32))
+        message = {
+            "do": "start",
+            "folder": str(folder / "program"),
+            "image": str(folder / "image.npy"),
+            "rendezvous": f"file://{folder / 'rendezvous'}",
+            "cores": sorted(os.sched_getaffinity(0))[:2],
+            "threads": 1,
+            **system.settings,
+        }
+        processes.send([message | {"party": party} for party in (0, 1)])
+        self.instructions: str | None = processes.gather()[0][0].get("instructions")
 
     def query(self) -> Answer:
         """One inference, triples made in line; from shares of the image to shares of the logits."""
@@ -175,7 +173,7 @@ class PeerPair:
         busy = [message["cpu_seconds"] for message in measured if "cpu_seconds" in message]
         shares = [np.frombuffer(answer, np.int64) for answer in answers]
         logits = (shares[0] + shares[1]) / 2.0**self.system.frac
-        return Answer(logits.reshape(len(self._images), *self.program.output.shape), seconds, max(busy, default=None))
+        return Answer(logits.reshape(self._shape), seconds, max(busy, default=None))
 
     def count(self) -> dict[str, int | None]:
         """Rounds, and bytes each party sends, from the system's own statistics (None where it has none), not timed."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from autorep import _native
 from autorep.bench.networks import build_program, random_inputs
-from autorep.bench.pair import Pair, Query
-from autorep.bench.peer_systems import SAME_LEVEL, SYSTEMS, Answer, PeerPair, PeerSystem
+from autorep.bench.pair import Query, two_parties
+from autorep.bench.peer_systems import SAME_LEVEL, SYSTEMS, Answer, PeerSystem, two_peers
 from autorep.bench.setting import Setting
 from autorep.modes import Program
 from autorep.settings import warn
@@ -38,8 +38,8 @@ def compare(
     """
     expected = program.run(images, mode="float")
     with ExitStack() as stack:
-        pairs = {way: stack.enter_context(Pair(program, way)) for way in ways(system, program)}
-        peer = stack.enter_context(PeerPair(system, program, images, folder))
+        pairs = {way: stack.enter_context(two_parties(program, way)) for way in ways(system, program)}
+        peer = stack.enter_context(two_peers(system, program, images, folder))
         queries: dict[Setting, list[Query]] = {way: [] for way in pairs}
         answers: list[Answer] = []
         for _ in range(repeats + 1):

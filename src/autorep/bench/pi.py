@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autorep.bench.networks import random_inputs
-from autorep.bench.pair import AT_ONCE, Pair, Query
+from autorep.bench.pair import AT_ONCE, Query, two_parties
 from autorep.bench.setting import USUAL, Setting
 from autorep.modes import Program
 from autorep.mpc.cost import cost
@@ -21,7 +21,7 @@ TOLERANCE = 1e-2  # secure against fixed logits: the rounding bits differ, nothi
 def measure(program: Program, setting: Setting = USUAL) -> dict[str, Any]:
     """Queries of the same batch of random images; counts are the same in each, times are medians."""
     images = random_inputs(program, setting.batch)
-    with Pair(program, setting) as pair:
+    with two_parties(program, setting) as pair:
         queries = pair.queries(images)
     link, preparation = setting.link, setting.preparation
     checked = min(len(images), 2)

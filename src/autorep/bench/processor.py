@@ -24,7 +24,7 @@ import httpx
 import numpy as np
 
 from autorep.bench.networks import at_levels, random_inputs
-from autorep.bench.pair import Pair, Query
+from autorep.bench.pair import Query, two_parties
 from autorep.bench.setting import Setting
 from autorep.errors import ProtocolError
 from autorep.modes import Program
@@ -64,7 +64,7 @@ def measure(
 
 def engine(program: Program, repeats: int) -> dict[str, Any]:
     """Medians over `repeats` queries, after one that warms up; both parties together."""
-    with Pair(program, Setting(repeats=repeats)) as pair:
+    with two_parties(program, Setting(repeats=repeats)) as pair:
         queries = pair.queries(random_inputs(program, 1))
 
     def median(of: Any) -> float:

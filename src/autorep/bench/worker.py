@@ -40,9 +40,8 @@ def memory_bytes(field: str) -> int:
 
     `getrusage` would not do: its maximum includes the process that started this one.
     """
-    if found := re.search(
-        rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
-    ):
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    if found := re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE):
         return int(found[1]) * 1024
     raise ConfigError(f"/proc/self/status has no {field}; memory can only be measured on Linux")
 

@@ -28,8 +28,6 @@ ABLATIONS = {
     "hysteresis": ("Hysteresis", "Half-width of the band in which a mask does not flip, everything else equal."),
     "recipe": ("Recipe", "The default recipe against the paper's own, at equal epochs and budget."),
 }
-
-
 HELD_OUT = (
     " Held-out accuracy lies above the test accuracy because the all-ReLU network that a run starts from had been "
     "trained on those images too: it ranks the epochs of a run and does not predict the test figure."

@@ -19,8 +19,6 @@ PARTS = {
     **dict.fromkeys(("Activation", "Sign", "MaxPool", "Product"), "activations"),
     "exchanges": "exchanges",
 }
-
-
 Bars = Sequence[tuple[str, dict[str, float]]]
 Quoted = Sequence[tuple[str, float]]
 

@@ -16,8 +16,6 @@ from autorep.settings import nearest
 from autorep.table import Table
 
 MARKED = re.compile(r"(<!-- table:([\w-]+) -->\n).*?(<!-- /table:\2 -->)", re.DOTALL)
-
-
 Make = Callable[[Sources], Table | None]
 
 
