@@ -53,7 +53,7 @@ void convolution(const std::string& name, const ConvShape& shape, int bits, cons
     const PackedConv conv(weight.data(), shape, bits, algorithm);
     for (bool add : {false, true}) {
         Vector out = words(15, 2 * shape.outputs * shape.out_pixels());
-        conv.run(x.data(), 2, out.data(), add);
+        conv.run(x.data(), 2, {out.data(), add});
         for (u64& value : out) value &= low_mask(bits);
         answer("convolution " + name + (add ? " onto" : ""), out);
     }

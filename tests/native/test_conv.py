@@ -67,6 +67,10 @@ def agree(
     assert np.array_equal(conv.run(x), found)
     onto = words(rng, *found.shape)
     assert np.array_equal(conv.run(x, onto.copy()), onto + found)
+    bias = words(rng, outputs)
+    more = found + bias[:, None, None]
+    assert np.array_equal(conv.run(x, bias=bias), more)
+    assert np.array_equal(conv.run(x, onto.copy(), bias), onto + more)
     return conv
 
 
@@ -212,6 +216,12 @@ def test_resnet_shapes(C: int, outputs: int, side: int, kernel: int, stride: int
         stride=(stride, stride),
         padding=(kernel // 2,) * 2,
     )
+
+
+def test_a_bias_has_one_number_an_output_channel() -> None:
+    conv = _native.PackedConv(np.ones((4, 3, 1, 1), np.uint64), (3, 5, 5))
+    with pytest.raises(ValueError, match=r"bias: expected shape \(4\), found \(3,\)"):
+        conv.run(np.ones((1, 3, 5, 5), np.uint64), bias=np.ones(3, np.uint64))
 
 
 def test_threads_do_not_change_the_result(level: str) -> None:

@@ -149,15 +149,17 @@ class PackedConv:
         """Memory the packed weight takes."""
         return self._plan.packed_bytes
 
-    def run(self, x: Words, onto: Words | None = None) -> Words:
-        """Convolve the batch x (N, C, H, W) into (N, O, Ho, Wo); added to `onto`, in place, where given."""
+    def run(self, x: Words, onto: Words | None = None, bias: Words | None = None) -> Words:
+        """Convolve the batch x (N, C, H, W) into (N, O, Ho, Wo), plus `bias` (O,); added to `onto`, in place."""
         _check("x", x, (None, *self.in_shape))
         add = onto is not None
         if onto is None:
             onto = np.empty((x.shape[0], *self.out_shape), np.uint64)
         else:
             _check("onto", onto, (x.shape[0], *self.out_shape))
-        self._plan.run(x, onto, add)
+        if bias is not None:
+            _check("bias", bias, self.out_shape[:1])
+        self._plan.run(x, onto, add, bias)
         return onto
 
 
@@ -176,13 +178,13 @@ class PackedMatmul:
         """Memory the packed weight takes."""
         return self._plan.packed_bytes
 
-    def run(self, x: Words, onto: Words | None = None) -> Words:
-        """x (N, F) times the weight's transpose, as (N, O); added to `onto`, in place, where given."""
+    def run(self, x: Words, onto: Words | None = None, bias: Words | None = None) -> Words:
+        """x (N, F) times the weight's transpose, as (N, O), plus `bias` (O,); added to `onto`, in place."""
         _check("x", x, (None, self._features))
         if onto is not None:
             _check("onto", onto, (x.shape[0], self._outputs))
         shaped = None if onto is None else onto.reshape(x.shape[0], self._outputs, 1, 1)
-        return self._plan.run(x.reshape(*x.shape, 1, 1), shaped).reshape(x.shape[0], self._outputs)
+        return self._plan.run(x.reshape(*x.shape, 1, 1), shaped, bias).reshape(x.shape[0], self._outputs)
 
 
 def keep_freed_memory() -> bool:

@@ -66,9 +66,11 @@ struct ConvKernels {
     // Correct modulo 2^48, weights of six bytes, of which it may read 16 bytes beyond the last; null where there is none.
     Micro exact48[kMaxVectors + 1][kMaxRows + 1];
     // planes[channel][pixel] (plane_stride apart) -> pixels[pixel][channel] (pixel_stride apart), channels padded
-    // to a multiple of 8 with zeros; and back, without the padding, added to what is there if `add`.
+    // to a multiple of 8 with zeros; and back, without the padding, added to what is there if `add`, and to a number a
+    // channel where `bias` is not null.
     void (*to_pixels)(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride);
-    void (*to_planes)(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add);
+    void (*to_planes)(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add,
+                      const u64* bias);
     Depthwise depthwise52, depthwise64;
     // Both null where words are multiplied faster as they are: `split` turns words into limbs in place, `limbs` sums
     // products of one vector of output channels (channels in pairs), correct modulo 2^46.

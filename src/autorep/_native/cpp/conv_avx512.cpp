@@ -89,7 +89,8 @@ void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64
         }
 }
 
-void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add) {
+void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add,
+               const u64* bias) {
     for (i64 c = 0; c < channels; c += kLane)
         for (i64 p = 0; p < count; p += kLane) {
             const __mmask8 wanted = first_words(count - p);
@@ -101,6 +102,7 @@ void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64
             for (i64 k = 0; k < kLane && c + k < channels; ++k) {
                 u64* to = planes + (c + k) * plane_stride + p;
                 if (add) block[k] = _mm512_add_epi64(block[k], _mm512_maskz_loadu_epi64(wanted, to));
+                if (bias) block[k] = _mm512_add_epi64(block[k], _mm512_set1_epi64(static_cast<long long>(bias[c + k])));
                 _mm512_mask_storeu_epi64(to, wanted, block[k]);
             }
         }

@@ -75,11 +75,18 @@ void PackedConv::fetch_ahead(MicroTask& micro, const OutBlock& block, i64 call, 
     micro.prefetch = micro.weight + (call * fetched < words ? words + call * fetched : 0);
 }
 
-void PackedConv::run(const u64* x, i64 batch, u64* out, bool add) const {
+void PackedConv::run(const u64* x, i64 batch, const Target& target) const {
     if (batch == 0) return;
-    if (algorithm_ == Algorithm::depthwise) run_depthwise(x, batch, out, add);
-    else if (algorithm_ == Algorithm::direct) run_direct(x, batch, out, add);
-    else run_winograd(x, batch, out, add);
+    if (algorithm_ == Algorithm::depthwise) run_depthwise(x, batch, target);
+    else if (algorithm_ == Algorithm::direct) run_direct(x, batch, target);
+    else run_winograd(x, batch, target);
+}
+
+void PackedConv::put(const Target& target, const u64* sums, i64 row, i64 image, i64 first, i64 channels, i64 at,
+                     i64 count) const {
+    const i64 pixels = shape_.out_pixels();
+    kernels_->to_planes(sums, row, channels, count, target.out + (image * shape_.outputs + first) * pixels + at, pixels,
+                        target.add, target.bias ? target.bias + first : nullptr);
 }
 
 // The batch as [image][row][column][channel] with a border of zeros, `height` x `width` in all; in limbs where the direct
@@ -108,7 +115,7 @@ const u64* PackedConv::pad_images(const u64* x, i64 batch, i64 height, i64 width
     return images;
 }
 
-void PackedConv::run_direct(const u64* x, i64 batch, u64* out, bool add) const {
+void PackedConv::run_direct(const u64* x, i64 batch, const Target& target) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const i64 image_words = height * width * channels, pixels = batch * s.out_pixels();
@@ -173,15 +180,15 @@ void PackedConv::run_direct(const u64* x, i64 batch, u64* out, bool add) const {
             for (i64 pixel = first_pixel; pixel < end_pixel;) {
                 const i64 image = pixel / s.out_pixels(), inside = pixel % s.out_pixels();
                 const i64 count = std::min(end_pixel - pixel, s.out_pixels() - inside);
-                kernels_->to_planes(sums + (pixel - first_pixel) * block.width(), block.width(), block.count, count,
-                                  out + (image * s.outputs + block.first) * s.out_pixels() + inside, s.out_pixels(), add);
+                put(target, sums + (pixel - first_pixel) * block.width(), block.width(), image, block.first, block.count, inside,
+                    count);
                 pixel += count;
             }
         }
     });
 }
 
-void PackedConv::run_depthwise(const u64* x, i64 batch, u64* out, bool add) const {
+void PackedConv::run_depthwise(const u64* x, i64 batch, const Target& target) const {
     const ConvShape& s = shape_;
     const i64 channels = s.padded_channels(), height = s.height + 2 * s.pad_h, width = s.width + 2 * s.pad_w;
     const u64* images = pad_images(x, batch, height, width);
@@ -193,13 +200,12 @@ void PackedConv::run_depthwise(const u64* x, i64 batch, u64* out, bool add) cons
             const i64 image = line / s.out_h(), row = line % s.out_h();
             kernel(packed_.get(), images + (image * height + row * s.stride_h) * width * channels, s.stride_w * channels,
                    taps.data(), s.taps(), channels, s.out_w(), sums, channels);
-            kernels_->to_planes(sums, channels, s.channels, s.out_w(),
-                              out + image * s.channels * s.out_pixels() + row * s.out_w(), s.out_pixels(), add);
+            put(target, sums, channels, image, 0, s.channels, row * s.out_w(), s.out_w());
         }
     });
 }
 
-void PackedConv::run_winograd(const u64* x, i64 batch, u64* out, bool add) const {
+void PackedConv::run_winograd(const u64* x, i64 batch, const Target& target) const {
     const ConvShape& s = shape_;
     const i64 side = tile_side(), positions = (side + 2) * (side + 2);
     const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);
@@ -269,8 +275,8 @@ void PackedConv::run_winograd(const u64* x, i64 batch, u64* out, bool add) const
                     kernels_->tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
                                      out_stride, kLane, sums + t * side * kLane, s.out_w() * kLane, kLane,
                                      height_here, std::min(side, s.out_w() - t * side));
-                kernels_->to_planes(sums, kLane, std::min<i64>(kLane, s.outputs - lane), height_here * s.out_w(),
-                                  out + (image * s.outputs + lane) * s.out_pixels() + y * s.out_w(), s.out_pixels(), add);
+                put(target, sums, kLane, image, lane, std::min<i64>(kLane, s.outputs - lane), y * s.out_w(),
+                    height_here * s.out_w());
             }
         });
     }

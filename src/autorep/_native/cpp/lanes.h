@@ -187,7 +187,7 @@ void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* ta
 }
 
 [[maybe_unused]] void to_planes_blocked(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes,
-                                        i64 plane_stride, bool add) {
+                                        i64 plane_stride, bool add, const u64* bias) {
     for (i64 c = 0; c < channels; c += kLane)
         for (i64 p = 0; p < count; p += kLane) {
             const i64 pixels_here = count - p < kLane ? count - p : kLane;
@@ -195,10 +195,11 @@ void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* ta
             for (i64 k = 0; k < channels_here; ++k) {
                 const u64* from = pixels + p * pixel_stride + c + k;
                 u64* to = planes + (c + k) * plane_stride + p;
+                const u64 more = bias ? bias[c + k] : 0;
                 if (add)
-                    for (i64 i = 0; i < pixels_here; ++i) to[i] += from[i * pixel_stride];
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] += from[i * pixel_stride] + more;
                 else
-                    for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride];
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride] + more;
             }
         }
 }

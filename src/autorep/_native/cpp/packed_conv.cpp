@@ -5,7 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <stdexcept>
+
+#include <nanobind/stl/optional.h>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -268,9 +271,9 @@ void register_conv(nb::module_& m) {
                  nb::gil_scoped_release release;
                  new (self) PackedConv(weight.data(), shape, bits, algorithm);
              })
-        .def("run", [](const PackedConv& conv, Words x, WordsOut out, bool add) {
-            conv.run(x.data(), static_cast<i64>(x.shape(0)), out.data(), add);
-        }, NoGil())
+        .def("run", [](const PackedConv& conv, Words x, WordsOut out, bool add, std::optional<Words> bias) {
+            conv.run(x.data(), static_cast<i64>(x.shape(0)), {out.data(), add, bias ? bias->data() : nullptr});
+        }, nb::arg("x"), nb::arg("out"), nb::arg("add"), nb::arg("bias").none(), NoGil())
         .def_prop_ro("algorithm", &PackedConv::algorithm)
         .def_prop_ro("packed_bytes", &PackedConv::packed_bytes);
 }

@@ -60,10 +60,16 @@ struct StepRange {  // part of the sum over taps and channels, small enough for 
 enum class Algorithm { direct, depthwise, winograd2, winograd4 };
 enum class Stored { words, shorts, limbs };  // how weights lie in memory: eight bytes, six, or cut into limbs
 
+struct Target {  // where results go
+    u64* out;
+    bool add = false;           // to what is there
+    const u64* bias = nullptr;  // a number more for every output channel
+};
+
 class PackedConv {
 public:
     PackedConv(const u64* weight, const ConvShape& shape, int bits, const std::string& algorithm);
-    void run(const u64* x, i64 batch, u64* out, bool add = false) const;  // added to what is there if `add`
+    void run(const u64* x, i64 batch, const Target& target) const;
     std::string algorithm() const;
     i64 packed_bytes() const { return packed_words_ * 8; }
 
@@ -88,9 +94,11 @@ private:
     void pack_depthwise(const u64* weight);
     void pack_winograd(const u64* weight);
     const u64* pad_images(const u64* x, i64 batch, i64 height, i64 width) const;
-    void run_direct(const u64* x, i64 batch, u64* out, bool add) const;
-    void run_depthwise(const u64* x, i64 batch, u64* out, bool add) const;
-    void run_winograd(const u64* x, i64 batch, u64* out, bool add) const;
+    void run_direct(const u64* x, i64 batch, const Target& target) const;
+    void run_depthwise(const u64* x, i64 batch, const Target& target) const;
+    void run_winograd(const u64* x, i64 batch, const Target& target) const;
+    // Sums of `channels` channels from `first` on, `count` pixels, to where pixel `at` of image `image` lies.
+    void put(const Target& target, const u64* sums, i64 row, i64 image, i64 first, i64 channels, i64 at, i64 count) const;
 
     ConvShape shape_;
     int bits_;

@@ -39,11 +39,15 @@ class RingKernel:
         else:
             self._vector = channel_view(weight, op.shape)
 
-    def __call__(self, values: np.ndarray, onto: np.ndarray | None = None) -> np.ndarray:
-        """The product; added to `onto`, in place, where given."""
+    def __call__(
+        self, values: np.ndarray, onto: np.ndarray | None = None, bias: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The product; added to `onto`, in place, and to a bias of every channel, where given."""
         if self._packed is not None:
-            return self._packed.run(np.ascontiguousarray(values), onto)
+            return self._packed.run(np.ascontiguousarray(values), onto, bias)
         product = self._vector * values
+        if bias is not None:
+            product += bias.reshape(self._vector.shape)
         return product if onto is None else np.add(onto, product, out=onto)
 
 
@@ -70,9 +74,11 @@ class Linear(Operation[LinearOp]):
         return source.draw(image, masks[0]), source.owed(image)
 
     def prepare(self, material: Any, own: Mapping[str, Any]) -> Any:
-        material += channel_view(own["bias"], self.op.shape)
+        if own["bias"].ndim > 1:  # another at every place of a channel
+            material += own["bias"]
         return material
 
     def run(self, exchange: Exchange, own: Mapping[str, Any], material: Any, inputs: Sequence[Value]) -> np.ndarray:
-        share: np.ndarray = own["weight"](inputs[0].data, material)
+        bias = own["bias"] if own["bias"].ndim == 1 else None
+        share: np.ndarray = own["weight"](inputs[0].data, material, bias)
         return share
