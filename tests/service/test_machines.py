@@ -579,6 +579,31 @@ def test_a_reserve_is_prepared_between_queries_not_while_they_run() -> None:
     assert len(world.preparing[0]) == 1, "while the client has its answer to read"
 
 
+def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world: World) -> None:
+    begun: list[list[bool]] = [[], []]
+    perform = world.perform
+
+    def watch(party: int, todo: list[Command]) -> None:
+        begun[party] += [command.urgent for command in todo if isinstance(command, commands.Prepare)]
+        perform(party, todo)
+
+    world.perform = watch  # type: ignore[method-assign]
+    for number in range(6):
+        for party in (0, 1):
+            world.post(party, "ab"[number % 2], f"{number}")
+    for _ in range(6):
+        world.deliver(0)
+    assert len(world.running[0]) == SETTINGS.lanes
+    assert begun[0] == [False, False], "a third kit is ready when a lane will be free"
+    for lane in list(world.running[0]):
+        world.deliver_lane(lane)
+        world.finish_query(lane)
+    while world.boxes[0]:
+        world.deliver(1)
+    assert begun[0] == begun[1]
+    assert begun[0][-1], "one lane is free, and nothing is ready"
+
+
 def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
     left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.held)
     assert left > 0
@@ -658,6 +683,25 @@ def test_few_waiting_queries_do_not_spend_a_kit_for_many_unless_there_is_no_othe
         world.flow()
     assert [size_of(kit) for kit in world.used[0]] == [1, 4, 4]
     assert all(len(keys) == 1 for keys in world.used[0].values())
+
+
+def test_kits_for_many_serve_one_where_nobody_makes_others() -> None:
+    world = World(batch=4)
+    world.dial()
+    world.lane_up()
+    for _ in range(2):
+        world.deal(size=4)
+    world.flow()
+    assert not world.leader.ready, "they are for a crowd"
+    world.perform(0, world.leader.supply(True))
+    for party in (0, 1):
+        world.post(party, "a", "patient")
+    world.flow()
+    assert not world.used[0], "another kit is on its way"
+    world.perform(0, world.leader.supply(False))
+    world.tick(0.25)
+    world.flow()
+    assert answered("patient", world.ended[0]["patient"])
 
 
 def test_kits_for_what_the_line_will_use_next_are_fetched_first(crowd: World) -> None:

@@ -227,23 +227,27 @@ class Leader(Machine):
         """Start to prepare kits that both servers hold.
 
         When no query came for a while, up to the number kept ready. Preparing slows down queries: while they run, only
-        what others wait for; between them, while a client reads its answer, a small reserve.
+        what others wait for; between them, while a client reads its answer, a small reserve. It is urgent where queries
+        wait and no kit is ready: then nothing is to be slowed down.
         """
+        urgent = bool(self._line) and not self._stock.ready
         for size in self.settings.sizes:
             wanted = self._goal(size) - self._stock.coming(size)
             while wanted > 0 and not self._pause and (kit := self._stock.begin(size)) is not None:
                 wanted -= 1
                 self.stored.discard(kit)
-                self._tell({"prepare": kit})
-                self._out.append(Prepare(kit))
+                self._tell({"prepare": kit, "urgent": urgent})
+                self._out.append(Prepare(kit, urgent))
         if self.missing()[1]:
             self._out.append(Fetch())
 
     def _goal(self, size: int) -> int:
         """Kits of a size that should be ready."""
         settings, line = self.settings, len(self._line)
+        if size > 1 and self._crowd:
+            return min(_BATCHES_READY, settings.ready, max(1, line // size))
         if size > 1:
-            return min(_BATCHES_READY, settings.ready, max(1, line // size)) if self._crowd else 0
+            return int(line > 0 and not self._flows and not self._stock.any_of(1))  # a last resort
         reserve = max(1, min(settings.lanes, settings.ready // 2))
         if self._crowd and settings.batch > 1 and self._stock.any_of(settings.batch):
             return reserve  # the crowd is served by the others

@@ -36,9 +36,13 @@ class Tell:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Take a kit out of the store for good and do its offline part; then report `prepared`."""
+    """Take a kit out of the store for good and do its offline part; then report `prepared`.
+
+    `urgent`: queries wait for it; else it is to stand back behind those that run.
+    """
 
     kit: str
+    urgent: bool = False
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from autorep.service.stock import size_of
 from autorep.service.workers import Worker, repeat
 
 _TICK = 0.25
-_PREPARERS = 2
+_PREPARERS = (True, True, False)  # threads that prepare kits: those for urgent ones, and one that stands back
 
 
 @dataclass
@@ -158,13 +158,18 @@ class Session(ABC):
         self.stopping = threading.Event()
         self.wanted = threading.Event()  # set when the store wants another kit
         self.workers: list[Worker] = [
-            Worker("autorep-prepare", self._prepare_forever, self.stopping, self.metrics.crashed, program=program_hash)
-            for _ in range(_PREPARERS)
-        ]
+            Worker(
+                "autorep-prepare", partial(self._prepare_forever, urgent), self.stopping, self.metrics.crashed,
+                program=program_hash,
+            )
+            for urgent in _PREPARERS
+        ]  # fmt: skip
         self._load_shares = load_shares
         self._queries: dict[str, _Query] = {}
         self._prepared: dict[str, Kit] = {}
-        self._to_prepare: queue.SimpleQueue[tuple[str, str, Party]] = queue.SimpleQueue()
+        self._to_prepare: dict[bool, queue.SimpleQueue[tuple[str, str, Party]]] = {
+            urgent: queue.SimpleQueue() for urgent in _PREPARERS
+        }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: int | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -234,10 +239,10 @@ class Session(ABC):
             match command:
                 case Tell(message):
                     self.tell(message)
-                case Prepare(kit):
+                case Prepare(kit, urgent):
                     assert self.party is not None
                     assert self.machine.epoch is not None
-                    self._to_prepare.put((self.machine.epoch, kit, self.party))
+                    self._to_prepare[urgent].put((self.machine.epoch, kit, self.party))
                 case Forget(kit):
                     self._prepared.pop(kit, None)
                 case Discard(kits):
@@ -440,12 +445,13 @@ class Session(ABC):
     def _stored_ids(self) -> set[str]:
         return {kit_id.hex() for kit_id in self.store.ids()}
 
-    def _prepare_forever(self) -> None:
+    def _prepare_forever(self, urgent: bool) -> None:
         """Take kits out of the store for good and do their offline part, one after another."""
-        _step_back()
+        if not urgent:
+            _step_back()
         while not self.stopping.is_set():
             try:
-                epoch, kit_id, party = self._to_prepare.get(timeout=1.0)
+                epoch, kit_id, party = self._to_prepare[urgent].get(timeout=1.0)
             except queue.Empty:
                 continue
             kit: Kit | None = None
