@@ -38,7 +38,7 @@ struct Table {
     alignas(32) u8 spread[64], joined[64], carried[64];
     alignas(32) u64 shift[8];
 
-    explicit Table(int bits) {
+    void set(int bits) {
         const Places at{bits};
         for (int lane = 0; lane < 4; ++lane) {
             const int gap = at.gap(lane);
@@ -55,11 +55,22 @@ struct Table {
     }
 };
 
+// Made once for every width: blocks of a stream are so short that making them anew would be felt.
+const Table& table_of(int bits) {
+    static const struct All {
+        Table width[65];
+        All() {
+            for (int bits = 1; bits <= 64; ++bits) width[bits].set(bits);
+        }
+    } all;
+    return all.width[bits];
+}
+
 constexpr i64 kBeyond = 16;  // bytes that a group may touch beyond its own: the last groups are left to plain code
 
 template <bool Add>
 i64 unpack_groups(const u8* in, i64 count, int bits, const u64* own, u64* out) {
-    const Table table(bits);
+    const Table& table = table_of(bits);
     const Places at{bits};
     const __m256i cut = all(low_mask(bits));
     const __m256i from[2] = {load(table.spread), load(table.spread + 32)}, right[2] = {load(table.shift), load(table.shift + 4)};
@@ -76,13 +87,17 @@ i64 unpack_groups(const u8* in, i64 count, int bits, const u64* own, u64* out) {
 }
 
 void unpack(const u8* in, i64 count, int bits, const u64* own, u64* out) {
+    if (bits == 64 && !own) {
+        __builtin_memcpy(out, in, static_cast<size_t>(count) * 8);
+        return;
+    }
     i64 done = 0;
     if (Places{bits}.fit()) done = (own ? unpack_groups<true> : unpack_groups<false>)(in, count, bits, own, out);
     bit_ops_portable().unpack(in + done / 8 * bits, count - done, bits, own ? own + done : nullptr, out + done);
 }
 
 i64 pack_groups(const u64* x, i64 count, int bits, u8* out) {
-    const Table table(bits);
+    const Table& table = table_of(bits);
     const Places at{bits};
     const __m256i cut = all(low_mask(bits)), first = _mm256_set_epi64x(0, -1, 0, -1);
     const __m256i left[2] = {load(table.shift), load(table.shift + 4)};

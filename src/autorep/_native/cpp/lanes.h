@@ -195,11 +195,12 @@ void depthwise(const u64* weight, const u64* image, i64 image_row, const i64* ta
             for (i64 k = 0; k < channels_here; ++k) {
                 const u64* from = pixels + p * pixel_stride + c + k;
                 u64* to = planes + (c + k) * plane_stride + p;
-                const u64 more = bias ? bias[c + k] : 0;
                 if (add)
-                    for (i64 i = 0; i < pixels_here; ++i) to[i] += from[i * pixel_stride] + more;
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] += from[i * pixel_stride];
                 else
-                    for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride] + more;
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] = from[i * pixel_stride];
+                if (bias)
+                    for (i64 i = 0; i < pixels_here; ++i) to[i] += bias[c + k];
             }
         }
 }
