@@ -116,12 +116,15 @@ def _by_aes(limits: dict[str, float], blocks: int) -> Time | None:
 def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """Direct and Winograd, batch 1, on each layer shape.
 
-    The limit: the multiplications that the algorithm makes, or reading its packed weight once.
+    The limit: the multiplications that the algorithm needs (a direct one none with the border), or reading its packed
+    weight once.
     """
     for channels, outputs, side, kernel, stride in LAYERS[1::3] if quick else LAYERS:
         weight, x = _words(outputs, channels, kernel, kernel), _words(1, channels, side, side)
         tensors = (torch.from_numpy(array.view(np.int64)) for array in (x, weight))
         theirs = (_best(partial(F.conv2d, *tensors, stride=stride, padding=kernel // 2), quick, 0.1), "torch int64")
+        ones = torch.ones(1, 1, side, side), torch.ones(1, 1, kernel, kernel)
+        inside = channels * outputs * float(F.conv2d(*ones, stride=stride, padding=kernel // 2).sum())
         layer = f"{channels}→{outputs}, {side}x{side}, {kernel}x{kernel}" + (f" stride {stride}" if stride > 1 else "")
         winograd = kernel == 3 and stride == 1 and channels > 3
         whole = [] if quick else [("direct", 64)]
@@ -131,9 +134,10 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
             conv = _native.PackedConv(weight, x.shape[1:], strides, padding, bits=bits, algorithm=algorithm)
             out = conv.run(x)
             work, packed = weight[0].size * out.size, np.ones(conv.packed_bytes // 8, np.uint64)
-            saved, extra_bits = {"winograd4": (4.0, 6), "winograd2": (2.25, 2)}.get(conv.algorithm, (1.0, 0))
+            tiled = {"winograd4": (work / 4.0, 6), "winograd2": (work / 2.25, 2)}
+            needed, extra_bits = tiled.get(conv.algorithm, (inside, 0))
             ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
-            multiply = work / saved / limits[f"multiply_add_{ring}_per_s"]
+            multiply = needed / limits[f"multiply_add_{ring}_per_s"]
             read = _best(partial(_core.probe_read, packed), quick, 0.05)
             bound = max((multiply, "multiplier"), (read, "reading the weight"))
             seconds = _best(partial(conv.run, x, out), quick)
