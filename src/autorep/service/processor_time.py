@@ -1,8 +1,9 @@
 """Processor time, counted by the system, not sampled: of this process by what its threads do, for /metrics, and of
 other processes with all they started.
 
-The event loop's thread carries HTTP, the clients' TLS, and every decision; lanes run queries; preparers prepare kits;
-the dealer's link receives, checks and stores them. What threads have spent stays counted after their end.
+The event loop's thread carries HTTP and the clients' TLS; lanes run queries; preparers prepare kits; the dealer's link
+receives, checks and stores them; what is decided is decided by whoever has news. What threads have spent stays counted
+after their end.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The machine (`Leader` or `Follower`) decides. It and everything else that changes here belong to whoever holds `turn`:
 the event loop's thread, which speaks with clients, or the thread of a link or lane that has something to report. So a
 query goes from thread to thread only where it must. What is not urgent, and what clients wait for, is posted to the
-loop; threads that prepare and store kits, which may stand back for long, never hold `turn`.
+loop; threads that prepare kits, which may stand back for long, never hold `turn`.
 """
 
 from __future__ import annotations
