@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "predict": (_MEASURE, "Prediction", "latency predicted on this machine beside latency measured"),
     "peers": (_MEASURE, "Peers", "the same work on CrypTen, alternating with ours"),
     "kernels": (_MEASURE, "Kernels", "each native kernel against its limit, torch and numpy"),
+    "threads": (_MEASURE, "Threads", "what further threads give one party alone"),
     "link": (_MEASURE, "Link", "the link between two processes: bytes a second, beside TLS and TCP"),
     "train": (_MEASURE, "Train", "images per second of training epochs"),
     "growth": (_MEASURE, "Growth", "how cost grows with ReLUs, image size, width and batch"),

@@ -221,6 +221,35 @@ class Kernels(Measurement):
 
 
 @dataclass(frozen=True)
+class Threads(Measurement):
+    """One party alone, the other one silent: dealing, preparing and answering on one thread and on more, in turns."""
+
+    network: str = "resnet18"
+    """Network by name."""
+    image_size: int | None = None
+    """Rows and columns of the image; the network's usual size if not given."""
+    relus: str = "12900"
+    """ReLUs to keep; `all` keeps every one."""
+    threads: int = 2
+    """Threads to compare with one."""
+    repeats: int = 20
+    """Queries of each; the least time of every operation counts."""
+
+    def run(self) -> int:
+        from autorep.bench.networks import build_program
+        from autorep.bench.threads import measure
+
+        if self.threads < 2 or self.repeats < 1:
+            raise ConfigError(f"--threads {self.threads} --repeats {self.repeats}: at least 2 threads, and 1 repeat")
+        program = build_program(self.network, self.image_size, parse_relus(self.relus))
+        result = measure(program, self.threads, self.repeats)
+        cells = [(r["part"], *(f"{1e3 * r[k]:.2f} ms" for k in ("seconds", "with_threads"))) for r in result["rows"]]
+        rows = [(*cell, f"{row['ratio']:.2f}×") for cell, row in zip(cells, result["rows"])]
+        self.finish(result, table(rows, ("part", "one thread", f"{self.threads} threads", "faster by")))
+        return 0
+
+
+@dataclass(frozen=True)
 class Link(Measurement):
     """Bytes a second between two processes on loopback, both ways at once, one core each: our link, TLS, plain TCP."""
 

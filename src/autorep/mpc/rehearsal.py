@@ -90,13 +90,19 @@ class Rehearsal:
 
 def rehearse(program: ir.Program, batch: int = 1, comparison: ComparisonName = "dcf", repeats: int = 3) -> Rehearsal:
     """Deal, prepare and run `repeats` queries of random images at party 0, after one that warms up."""
-    dealer = Dealer(program, comparison=comparison)
-    party = Party(program, share_parameters(program)[0], 0, comparison)
-    party.setup(BlindedModel(program, 0, Silence(), dealer.blinding.seeds[0], dealer.blinding.id))
+    dealer, party = alone(program, comparison)
     image = np.zeros((batch, *program.input.shape))
     rows = [_query(program, dealer, party, image) for _ in range(repeats + 1)][1:]
     dealt, prepared, ran = (statistics.median(row[phase] for row in rows) for phase in range(3))
     return Rehearsal(dealt, prepared, ran, link_speed())
+
+
+def alone(program: ir.Program, comparison: ComparisonName = "dcf") -> tuple[Dealer, Party]:
+    """A dealer, and party 0 set up beside silence."""
+    dealer = Dealer(program, comparison=comparison)
+    party = Party(program, share_parameters(program)[0], 0, comparison)
+    party.setup(BlindedModel(program, 0, Silence(), dealer.blinding.seeds[0], dealer.blinding.id))
+    return dealer, party
 
 
 def _query(program: ir.Program, dealer: Dealer, party: Party, images: np.ndarray) -> tuple[float, float, float]:
