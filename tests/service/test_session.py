@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autorep.mpc.kit import kit_id
 from autorep.mpc.transport import Entry
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
@@ -76,6 +79,22 @@ def test_an_event_that_fails_ends_the_epoch_and_not_the_thread(session: LeaderSe
     in_thread(session.happen, event)
     assert session.machine.epoch is None
     assert "an internal error" in session.machine.problems["peer"]
+
+
+def test_a_kit_is_known_before_its_supplier_hears_that_it_is_stored(
+    session: LeaderSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, told = kit_id(bytes(8), 1, bytes(7)).hex(), []
+    monkeypatch.setattr(session, "kit_bytes", lambda kit: 4)
+    monkeypatch.setattr(session.store, "incoming", lambda *_: contextlib.nullcontext(io.BytesIO()))
+    monkeypatch.setattr(session, "tell", told.append)
+    monkeypatch.setattr(session, "party", object())
+    session.happen(session.machine.opened, "e", ())
+    session.happen(session.machine.connected, "e")
+    assert session.put(kit, iter([memoryview(b"kits")]))
+    session.happen(session.machine.noted, 0.0, "e", {"stored": [kit]})  # party 1's half came at once
+    assert kit in session.machine._stock.both or kit in session.machine._stock.progress
+    assert not any("discard" in message for message in told)
 
 
 @pytest.mark.parametrize("outcome", [ANSWER, QueryFailure(502, "broken", 1)])

@@ -386,7 +386,11 @@ class Session(ABC):
         return f"no kit is left, and the two servers make none: {self._making_trouble}"
 
     def put(self, kit_id: str, pieces: Iterator[memoryview]) -> bool:
-        """Store a kit; from a link's thread. False when the disk would not take it."""
+        """Store a kit; from a link's thread. False when the disk would not take it.
+
+        The machine knows of it when this returns: party 1 gets its half after party 0 has said that it has its own, and
+        reports it; were that report first, the kit would seem to be without a partner.
+        """
         try:
             with self.store.incoming(bytes.fromhex(kit_id), self.kit_bytes(kit_id)) as sink:
                 for piece in pieces:
@@ -396,7 +400,7 @@ class Session(ABC):
             for _ in pieces:
                 pass  # the rest of it is on its way
             return False
-        self.post(self.happen, self.machine.put, [kit_id])
+        self.happen(self.machine.put, [kit_id])
         return True
 
     def kit_bytes(self, kit_id: str) -> int:
