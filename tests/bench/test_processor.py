@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,23 @@ child.kill()
     spent = processor_seconds(process.pid)
     process.communicate()
     assert 0.7 < spent < 6  # 0.8 s of it on purpose; one child less would be 0.5
+
+
+def test_threads_and_children_may_end_while_counters_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    listed = Path.iterdir
+    missing = Path(f"/proc/{os.getpid()}/task/{gone.pid}")
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([missing, *listed(self)]))
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda self, **how: str(gone.pid) if self.name == "children" and self.exists() else read(self, **how),
+    )
+    assert processor_seconds(os.getpid()) > 0
+    with pytest.raises(FileNotFoundError):
+        processor_seconds(gone.pid)  # but the process asked for must be there
 
 
 @pytest.mark.slow

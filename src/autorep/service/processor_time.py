@@ -12,6 +12,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily
@@ -56,7 +57,11 @@ def _seconds(thread: int) -> float | None:
 
 def processor_seconds(pid: int) -> float:
     """User and system time of a process and of its descendants, ended ones included."""
-    return sum(_own_seconds(one) for one in (pid, *_descendants(pid)))
+    seconds = _own_seconds(pid)
+    for one in _descendants(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile: its time is its parent's now
+            seconds += _own_seconds(one)
+    return seconds
 
 
 def _own_seconds(pid: int) -> float:
@@ -66,7 +71,12 @@ def _own_seconds(pid: int) -> float:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text(encoding="ascii").split():
-            yield int(child)
-            yield from _descendants(int(child))
+    """Each thread lists the processes that it started; threads and processes may end while they are asked."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            started = ""
+            with suppress(FileNotFoundError, ProcessLookupError):
+                started = (task / "children").read_text(encoding="ascii")
+            for child in started.split():
+                yield int(child)
+                yield from _descendants(int(child))

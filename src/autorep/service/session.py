@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import queue
 import sys
@@ -434,6 +435,8 @@ class Session(ABC):
         party = Party(self.program, self._load_shares(), self.index, self.settings.comparison)
         party.setup(blinding.model(self.program, self.index, link))
         _native.keep_freed_memory()  # only now: what setting up took is given back first
+        gc.collect()
+        gc.freeze()  # what stays: else a collection looks through all of it in the midst of some query, for 0.1 s
         event("weights opened", program=self.hash, bytes=link.ledger.total("offline").sent)
         return party
 
