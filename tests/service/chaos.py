@@ -121,15 +121,17 @@ class Chaos:
         use_up(self._deployment)
 
     def _no_room(self) -> None:
-        (folder,) = (self._deployment.folder / f"store{self._role()[-1]}").glob("*/incoming")
-        moved = folder.with_name("elsewhere")
-        folder.rename(moved)
+        store = self._deployment.folder / f"store{self._role()[-1]}"
+        moved = {folder: folder.with_name("elsewhere") for folder in store.glob("*/incoming")}  # none, just deleted
+        for folder, elsewhere in moved.items():
+            folder.rename(elsewhere)
         use_up(self._deployment)
         time.sleep(self._random.uniform(0.0, 2.0))
-        with contextlib.suppress(OSError):
-            if folder.exists():
-                folder.rmdir()
-            moved.rename(folder)
+        for folder, elsewhere in moved.items():
+            with contextlib.suppress(OSError):
+                if folder.exists():
+                    folder.rmdir()
+                elsewhere.rename(folder)
 
     def _empty_bundle(self) -> None:
         role = self._role()
