@@ -35,7 +35,7 @@ from autorep.mpc.record import Record
 from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
-HELD_BYTES = 1 << 28  # of kits in memory
+HELD_BYTES = 1 << 27  # of kits in memory
 
 
 def record_folder(store_folder: Path) -> Path:

@@ -31,8 +31,7 @@ class SessionSettings:
         ready: kits prepared in memory ahead of queries, of large ones as many as take READY_BYTES, and at least one; of
             small ones of a dealer SMALL_READY times as many, or preparing would take longer than queries do.
         ahead: kits kept in the store, of large ones as many as take AHEAD_BYTES, and at least one.
-        held: of them in memory, the newest and first to be used; fetched anew in quiet moments only. As many kits for
-            several queries may lie beside them.
+        held: of them in memory, the newest and first to be used; fetched anew in quiet moments only.
         queue: queries that may wait at a server; per_client: of one client.
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
@@ -76,8 +75,7 @@ class SessionSettings:
         times = SMALL_READY if dealt and size <= SMALL_BYTES else 1
         ready, ahead = min(times * self.ready, ready), min(self.ahead, ahead)
         batch = self.batch if self.batch * size <= BATCH_BYTES else 1
-        held = min(ahead // 2, HELD_BYTES // 2 // size) * dealt  # kits for several queries need the other half
-        return replace(self, ready=ready, ahead=ahead, batch=batch, held=held)
+        return replace(self, ready=ready, ahead=ahead, batch=batch, held=min(ahead // 2, HELD_BYTES // size) * dealt)
 
 
 class QueryFailure(Exception):

@@ -148,7 +148,7 @@ class Session(ABC):
     ) -> None:
         self.machine, self.program, self.hash, self.settings = machine, program, program_hash, settings
         self.metrics = metrics.of(program_hash)
-        self.store = Store(store_folder, bytes.fromhex(program_hash), settings.held * len(settings.sizes))
+        self.store = Store(store_folder, bytes.fromhex(program_hash), settings.held)
         self.blinding = read_blinding(store_folder)
         if made_together is not None:
             self._keep_blinding(made_together)
