@@ -62,11 +62,11 @@ def results(
     limit=st.sampled_from([None, 1.0]),
     cut=st.sampled_from([math.inf, 1.5]),
     steep=st.sampled_from([math.inf, 0.4]),
-    frozen=st.booleans(),
+    state=st.sampled_from(["learning", "frozen", "gates"]),
     seed=st.integers(0, 1000),
 )
 def test_native_kernel_equals_the_torch_path(
-    level, shape, half, channels_last, degree, activation, granularity, limit, cut, steep, frozen, seed
+    level, shape, half, channels_last, degree, activation, granularity, limit, cut, steep, state, seed
 ) -> None:
     if not available(level):
         pytest.skip(f"this processor has no {level}")
@@ -74,8 +74,11 @@ def test_native_kernel_equals_the_torch_path(
     site = MaskedActivation(shape[1:], activation=activation, degree=degree, granularity=granularity)
     site.set_moments_(torch.randn_like(site.mean), 0.3 + torch.rand_like(site.std))
     site.mask.copy_(torch.randint(0, 2, shape[1:]))
-    if frozen:
+    if state == "frozen":
         site.freeze_()
+    if state == "gates":
+        site.soft = True
+        site.aux.data.uniform_()
     z = (3 * torch.randn(shape)).to(torch.bfloat16 if half else torch.float32)
     if channels_last and z.dim() == 4:
         z = z.to(memory_format=torch.channels_last)
@@ -153,7 +156,7 @@ coefficients = random.standard_normal((3, channels), np.float32)
 found = []
 for threads in (1, 3):
     x, total = np.empty_like(z), np.empty(images, np.float32)
-    site = [a.ctypes.data for a in (mask, mean, std, coefficients)]
+    site = [mask.ctypes.data, 0, *(a.ctypes.data for a in (mean, std, coefficients))]
     sizes = (images, channels, positions, channels, 2)
     limits, addresses = (6.0, 1.0, 9.0, 2.0), [a.ctypes.data for a in (z, x, total)]
     _core.masked_forward(*site, *sizes, False, False, *limits, threads, *addresses)

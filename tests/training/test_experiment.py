@@ -52,6 +52,13 @@ def test_a_series_may_have_budgets_of_its_own(tmp_path):
     assert accuracies(experiment, []) == [("fitted", "", "not run yet"), ("Nothing left", *["not run yet"] * 2)]
 
 
+def test_a_series_may_have_seeds_of_its_own(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format("fitted", "Nothing left").replace('method = "random"', "seeds = [0, 3]"))
+    runs = Experiment.read(path).runs(tmp_path, {})
+    assert [(run.series, run.seed) for run in runs] == [("fitted", 0), ("Nothing left", 0), ("Nothing left", 3)]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_of_the_repository_is_valid(path):
     document = read_toml(path)

@@ -120,8 +120,8 @@ class MaskedActivation(nn.Module):
         return x
 
     def fits_kernel(self, z: Tensor) -> bool:
-        """Whether the native kernel can run this site; otherwise (degree 3, soft gates, other inputs) torch does."""
-        plain = self.native and self.degree <= 2 and self.activation in ("relu", "relu6") and not self.soft
+        """Whether the native kernel can run this site; otherwise (degree 3, other inputs) torch does."""
+        plain = self.native and self.degree <= 2 and self.activation in ("relu", "relu6")
         return plain and self.coefficients.dtype == torch.float32 and fused.usable(z)
 
     def one_pass(
@@ -130,8 +130,9 @@ class MaskedActivation(nn.Module):
         """The same as `reference`, in one pass."""
         cap = dapa.CAP if self.activation == "relu6" else math.inf
         limits = (cap, math.inf if range_limit is None else range_limit, input_limit, slope_limit)
+        surrogate = None if self.soft else self.surrogate
         x, range_sum = fused.FusedActivation.apply(
-            z, self.aux, self.coefficients, self.mask, self.mean, self.std, self.surrogate, limits
+            z, self.aux, self.coefficients, self.mask, self.mean, self.std, surrogate, limits
         )
         return x, None if range_limit is None else range_sum
 

@@ -34,13 +34,15 @@ class FusedActivation(torch.autograd.Function):
         mask: Tensor,
         mean: Tensor,
         std: Tensor,
-        surrogate: str,
+        surrogate: str | None,
         limits: tuple[float, float, float, float],
     ) -> tuple[Tensor, Tensor]:
+        """surrogate: reading of the gradient that aux gets in the mask's place; None where aux is itself a gate."""
         z, last = _laid_out(z)
         site = [tensor.contiguous() for tensor in (mask, mean, std, coefficients)]
+        gate = aux.detach().contiguous() if surrogate is None else None
         x, range_sum = torch.empty_like(z), torch.empty(len(z))
-        _core.masked_forward(*_common(z, site, last, limits), z.data_ptr(), x.data_ptr(), range_sum.data_ptr())
+        _core.masked_forward(*_common(z, site, gate, last, limits), z.data_ptr(), x.data_ptr(), range_sum.data_ptr())
         ctx.save_for_backward(z, aux, *site)
         ctx.last, ctx.surrogate, ctx.limits = last, surrogate, limits
         return x, range_sum
@@ -52,10 +54,11 @@ class FusedActivation(torch.autograd.Function):
         x_grad = _laid_out_like(x_grad.to(z.dtype), z, ctx.last)
         range_grad = range_grad.contiguous()
         z_grad = torch.empty_like(z)
+        gate = aux.detach().contiguous() if ctx.surrogate is None else None
         aux_grad = torch.empty(aux.shape) if ctx.needs_input_grad[1] else None
         coefficient_grad = torch.empty(site[-1].shape)
         _core.masked_backward(
-            *_common(z, site, ctx.last, ctx.limits),
+            *_common(z, site, gate, ctx.last, ctx.limits),
             z.data_ptr(),
             x_grad.data_ptr(),
             range_grad.data_ptr(),
@@ -63,16 +66,21 @@ class FusedActivation(torch.autograd.Function):
             0 if aux_grad is None else aux_grad.data_ptr(),
             coefficient_grad.data_ptr(),
         )
-        if aux_grad is not None:  # so far of the mask
+        if aux_grad is not None and ctx.surrogate is not None:  # so far of the mask
             aux_grad *= surrogate_slope(aux, ctx.surrogate)
         return z_grad, aux_grad, coefficient_grad, None, None, None, None, None
 
 
-def _common(z: Tensor, site: list[Tensor], last: bool, limits: tuple[float, float, float, float]) -> tuple[Any, ...]:
+def _common(
+    z: Tensor, site: list[Tensor], gate: Tensor | None, last: bool, limits: tuple[float, float, float, float]
+) -> tuple[Any, ...]:
     """What both kernels are told first: the site's tensors (mask, mean, std, coefficients), sizes, layout, limits."""
     rows, polynomials = site[-1].shape
+    mask, *others = (tensor.data_ptr() for tensor in site)
     return (
-        *(tensor.data_ptr() for tensor in site),
+        mask,
+        0 if gate is None else gate.data_ptr(),
+        *others,
         z.shape[0],
         z.shape[1],
         math.prod(z.shape[2:]),

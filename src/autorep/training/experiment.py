@@ -2,7 +2,7 @@
 
 title, paper, result     what it asks, what the paper had, what came out here ("not run yet" until it has run)
 [base]                   settings of `autorep replace` for all runs; budgets and seeds span the grid with the series
-[[series]]               name, recipe (or none), budgets of its own (or none), and the settings in which it differs
+[[series]]               name, recipe (or none), budgets and seeds of its own (or none), settings in which it differs
 [[claim]]                kind, series, text: see Claim
 
 Every run has a directory of its own, <out>/<series>-<budget>-<seed>. One with a result is skipped, one that was
@@ -154,9 +154,9 @@ class Experiment:
         """
         planned = []
         for name in self.series:
-            own = {key: value for key, value in self.series[name].items() if key != "budgets"}
+            own = {key: value for key, value in self.series[name].items() if key not in ("budgets", "seeds")}
             for budget in self.budgets_of(name):
-                for seed in self.seeds:
+                for seed in self.series[name].get("seeds", self.seeds):
                     recipe = str(own.get("recipe", "autorep"))
                     if recipe not in RECIPES:
                         raise ConfigError(f"{self.name}: series {name!r} has no such recipe {recipe!r}")

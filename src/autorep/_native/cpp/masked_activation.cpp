@@ -3,7 +3,8 @@
 // numpy type; arithmetic and sums are in float32, sums over images in double. The Python face checks shapes and layouts.
 // Z is first held between the channel's low and high. Where that changes it, the polynomial passes no gradient to it; a kept
 // activation and the range penalty do, as if it had been there from the start. Elsewhere the polynomial passes gradients on
-// with its slope held within ± slope_limit. The range penalty is summed for each image.
+// with its slope held within ± slope_limit. The range penalty is summed for each image. Where there are gates, they mix
+// activation and polynomial in the mask's place; the range penalty goes by the mask all the same.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -25,15 +26,16 @@ struct Bfloat16 {
 };
 
 // One call's tensors. An image is either `positions` rows of `channels` (channels last) or `channels` rows of
-// `positions`; mask and mask_grad are laid out like an image. Rows of `channel` are mean, 1/std, p0, p1, p2, low,
+// `positions`; mask, gate and mask_grad are laid out like an image. Rows of `channel` are mean, 1/std, p0, p1, p2, low,
 // high.
 struct Call {
     const void* z;
     const void* out_grad;      // null in the forward pass
     void* out;                 // X, or the gradient of Z
     const std::int32_t* mask;  // as wide as a float, so that a block of it is one register
+    const float* gate;         // laid out like the mask; null where the mask decides
     const float* channel;
-    float* mask_grad;   // null when aux does not train
+    float* mask_grad;   // of the gate where there is one; null when aux does not train
     double* term_grad;  // per thread 3 rows of `channels`
     double* range_sum;        // per thread one number an image; forward only
     const float* range_grad;  // one number an image; backward only
@@ -134,7 +136,7 @@ void transpose(const From* from, i64 rows, i64 columns, To* to) {
 // for each channel or one for all; row 2 holds the inverse softplus of what it stands for.
 struct Site {
     const std::uint8_t* mask;
-    const float *mean, *deviation, *coefficients;
+    const float *gate, *mean, *deviation, *coefficients;  // no gate where the mask decides
     i64 channels, positions, polynomials;
     int degree;
 
@@ -169,11 +171,12 @@ struct Site {
         for (i64 i = 0; i < static_cast<i64>(total.size()); ++i) grad[i] = static_cast<float>(total[i]);
     }
 
-    // The mask in the memory order of an image, and a gradient of it back with channels first.
-    std::vector<std::int32_t> image_mask(bool last) const {
-        std::vector<std::int32_t> image(channels * positions);
-        if (last) transpose(mask, channels, positions, image.data());
-        else std::copy_n(mask, image.size(), image.data());
+    // Mask or gate in the memory order of an image, empty where there is none; a gradient back with channels first.
+    template <class To, class From>
+    std::vector<To> image_of(const From* numbers, bool last) const {
+        std::vector<To> image(numbers ? channels * positions : 0);
+        if (last && numbers) transpose(numbers, channels, positions, image.data());
+        else std::copy_n(numbers, image.size(), image.data());
         return image;
     }
     void channels_first(const std::vector<float>& image, bool last, float* to) const {
@@ -183,19 +186,21 @@ struct Site {
 };
 
 // Writes X, and the sum of the range penalty of every image.
-void masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
+void masked_forward(std::uintptr_t mask, std::uintptr_t gate, std::uintptr_t mean, std::uintptr_t deviation,
+                    std::uintptr_t coefficients,
                     i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
                     float cap, float range_limit, float input_limit, float slope_limit, int threads,
                     std::uintptr_t z, std::uintptr_t out, std::uintptr_t range_sum) {
-    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(deviation),
+    const Site site{pointer<std::uint8_t>(mask), pointer<float>(gate), pointer<float>(mean), pointer<float>(deviation),
                     pointer<float>(coefficients), channels, positions, polynomials, degree};
-    const auto image_mask = site.image_mask(last);
+    const auto image_mask = site.image_of<std::int32_t>(site.mask, last);
+    const auto image_gate = site.image_of<float>(site.gate, last);
     const auto numbers = site.numbers(input_limit);
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(parts * images, 0.0);
-    const Call call{pointer<void>(z), nullptr, pointer<void>(out), image_mask.data(), numbers.data(), nullptr, nullptr,
-                    sums.data(), nullptr, images, channels, positions, cap, range_limit, slope_limit};
+    const Call call{pointer<void>(z), nullptr, pointer<void>(out), image_mask.data(),
+                    gate ? image_gate.data() : nullptr, numbers.data(), nullptr, nullptr, sums.data(), nullptr, images, channels, positions, cap, range_limit, slope_limit};
     run(call, half ? pick<Bfloat16>(last, false) : pick<float>(last, false), rows, parts);
     for (i64 n = 0; n < images; ++n) {
         double total = 0;
@@ -205,21 +210,23 @@ void masked_forward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t dev
 }
 
 // `mask_grad` may be null when nobody wants it.
-void masked_backward(std::uintptr_t mask, std::uintptr_t mean, std::uintptr_t deviation, std::uintptr_t coefficients,
+void masked_backward(std::uintptr_t mask, std::uintptr_t gate, std::uintptr_t mean, std::uintptr_t deviation,
+                     std::uintptr_t coefficients,
                      i64 images, i64 channels, i64 positions, i64 polynomials, int degree, bool last, bool half,
                      float cap, float range_limit, float input_limit, float slope_limit, int threads,
                      std::uintptr_t z, std::uintptr_t out_grad, std::uintptr_t range_grad, std::uintptr_t z_grad,
                      std::uintptr_t mask_grad, std::uintptr_t coefficient_grad) {
-    const Site site{pointer<std::uint8_t>(mask), pointer<float>(mean), pointer<float>(deviation),
+    const Site site{pointer<std::uint8_t>(mask), pointer<float>(gate), pointer<float>(mean), pointer<float>(deviation),
                     pointer<float>(coefficients), channels, positions, polynomials, degree};
-    const auto image_mask = site.image_mask(last);
+    const auto image_mask = site.image_of<std::int32_t>(site.mask, last);
+    const auto image_gate = site.image_of<float>(site.gate, last);
     const auto numbers = site.numbers(input_limit);
     const i64 rows = last ? positions : channels;
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(3 * channels * parts, 0.0);
     std::vector<float> image_grad(mask_grad ? channels * positions : 0, 0.0f);
     const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), image_mask.data(),
-                    numbers.data(), mask_grad ? image_grad.data() : nullptr, sums.data(), nullptr,
+                    gate ? image_gate.data() : nullptr, numbers.data(), mask_grad ? image_grad.data() : nullptr, sums.data(), nullptr,
                     pointer<float>(range_grad), images, channels, positions, cap, range_limit, slope_limit};
     run(call, half ? pick<Bfloat16>(last, true) : pick<float>(last, true), rows, parts);
     site.coefficient_grad(sums, pointer<float>(coefficient_grad));
