@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,7 @@ Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 Pair = tuple[int, int] | Sequence[int]
+Algorithm = Literal["auto", "lean", "direct", "winograd", "winograd2", "winograd3", "winograd4"]
 _NATIVE: dict[type[np.generic], np.dtype] = {kind: np.dtype(kind) for kind in (np.uint64, np.uint8, np.int64)}
 
 
@@ -105,7 +106,7 @@ class PackedConv:
 
     weight is (O, C/groups, kh, kw); in_shape is (C, H, W) of one image. `run` takes batches (N, C, H, W) of any N.
     Bits of the result above `bits` are deterministic but meaningless: the caller masks. Algorithm "auto" is the fastest
-    by estimate; "lean" may take twice its time where that saves much memory.
+    by estimate; "lean" may take twice its time where that saves much memory; "winograd" is the best of its three tiles.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class PackedConv:
         dilation: Pair = (1, 1),
         groups: int = 1,
         bits: int = 64,
-        algorithm: Literal["auto", "lean", "direct", "winograd"] = "auto",
+        algorithm: Algorithm = "auto",
     ) -> None:
         channels, height, width = (int(length) for length in in_shape)
         if groups < 1 or channels % groups or (getattr(weight, "ndim", 0) and weight.shape[0] % groups):
@@ -132,8 +133,8 @@ class PackedConv:
         ]
         if min(out) < 1 or weight.size == 0:
             raise ValueError(f"a {kernel} kernel (dilation {dilation}, padding {padding}) does not fit {in_shape}")
-        if algorithm not in ("auto", "lean", "direct", "winograd"):
-            raise ValueError(f"algorithm = {algorithm!r}: valid are 'auto', 'lean', 'direct', 'winograd'")
+        if algorithm not in get_args(Algorithm):
+            raise ValueError(f"algorithm = {algorithm!r}: valid are {', '.join(get_args(Algorithm))}")
         self._plan = _core.PackedConv(weight, channels, height, width, sides, groups, bits, algorithm)
         self.in_shape = (channels, height, width)
         self.out_shape = (weight.shape[0], out[0], out[1])
@@ -141,7 +142,7 @@ class PackedConv:
 
     @property
     def algorithm(self) -> str:
-        """What runs: direct, depthwise, winograd2 or winograd4 (the tile's output side)."""
+        """What runs: direct, depthwise, or winograd2, winograd3, winograd4 (the tile's output side)."""
         return self._plan.algorithm
 
     @property

@@ -113,6 +113,13 @@ def _by_aes(limits: dict[str, float], blocks: int) -> Time | None:
     return (blocks / limits["aes_blocks_per_s"], "AES") if limits["aes_blocks_per_s"] else None
 
 
+def _tile_products(tile: int, length: int) -> int:
+    """Of one channel in and out along a line; those of side 3 are filled up with some of side 2, so that they end with it."""
+    tiles = -(-length // tile)
+    shorter = min(tiles, 3 * tiles - length) if tile == 3 else 0
+    return tiles * (tile + 2) - shorter
+
+
 def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """Direct and Winograd, batch 1, on each layer shape.
 
@@ -134,8 +141,9 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
             conv = _native.PackedConv(weight, x.shape[1:], strides, padding, bits=bits, algorithm=algorithm)
             out = conv.run(x)
             work, packed = weight[0].size * out.size, np.ones(conv.packed_bytes // 8, np.uint64)
-            tiled = {"winograd4": (work / 4.0, 6), "winograd2": (work / 2.25, 2)}
-            needed, extra_bits = tiled.get(conv.algorithm, (inside, 0))
+            needed, extra_bits = inside, 0
+            if (tile := conv.algorithm.removeprefix("winograd")).isdigit():
+                needed, extra_bits = channels * outputs * _tile_products(int(tile), side) ** 2, 6 if tile == "4" else 2
             ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
             multiply = needed / limits[f"multiply_add_{ring}_per_s"]
             read = _best(partial(_core.probe_read, packed), quick, 0.05)

@@ -4,6 +4,8 @@
 #if AUTOREP_X86
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "lanes.h"
 
 namespace autorep {
@@ -60,6 +62,14 @@ void split(u64* pixels, i64 words) {
         _mm256_storeu_si256(at, split_words(_mm256_loadu_si256(at)));
     }
 }
+
+struct StoreLimbs {
+    static void put(u64* to, Lanes x) {
+        __m256i halves[2];
+        std::memcpy(halves, &x, sizeof halves);
+        for (int half = 0; half < 2; ++half) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + half, split_words(halves[half]));
+    }
+};
 
 // sum += x . w, at this place: compilers otherwise regroup the sums, and then run out of registers.
 inline void accumulate(__m256i& sum, __m256i x, __m256i w) {
@@ -155,7 +165,8 @@ ConvKernels make() {
     kernels.to_pixels = to_pixels_blocked;
     kernels.to_planes = to_planes_blocked;
     kernels.depthwise52 = kernels.depthwise64 = depthwise<FullProduct>;
-    kernels.tile_in = tile_in;
+    kernels.tile_in = tile_in<StoreWords>;
+    kernels.tile_in_limbs = tile_in<StoreLimbs>;
     kernels.tile_out = tile_out;
     return kernels;
 }
