@@ -114,7 +114,7 @@ def _by_aes(limits: dict[str, float], blocks: int) -> Time | None:
 
 
 def _tile_products(tile: int, length: int) -> int:
-    """Of one channel in and out along a line; those of side 3 are filled up with some of side 2, so that they end with it."""
+    """Of one channel in and out along a line; tiles of side 3 take some of side 2 among them, to end with the line."""
     tiles = -(-length // tile)
     shorter = min(tiles, 3 * tiles - length) if tile == 3 else 0
     return tiles * (tile + 2) - shorter
