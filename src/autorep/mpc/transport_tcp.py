@@ -139,7 +139,7 @@ class TcpTransport(Transport):
 
 
 class _Outgoing:
-    """A frame on its way out, sealed record by record: the header with as much of the payload as leaves whole records."""
+    """A frame on its way out, record by record: the header with as much of the payload as leaves whole records."""
 
     def __init__(self, sealer: Sealer, header: bytes, payload: memoryview) -> None:
         self._sealer = sealer
