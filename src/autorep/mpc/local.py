@@ -25,6 +25,7 @@ from autorep.program import ir
 from autorep.program.files import share_parameters
 
 T = TypeVar("T")
+Kit = bytes | memoryview
 
 KITS_AT_ONCE = 1 << 30  # bytes of both kits of images that run together; one image runs whatever its kits take
 
@@ -106,7 +107,7 @@ class LocalPair:
         """What party 0 sent and received while the two prepared without a dealer."""
         return self._preparing[0].ledger
 
-    def kits(self, batch: int = 1, owed: dict[str, np.ndarray] | None = None) -> tuple[bytes, bytes]:
+    def kits(self, batch: int = 1, owed: dict[str, np.ndarray] | None = None) -> tuple[Kit, Kit]:
         """Both parties' kits of one query of `batch` images; `owed` receives what a dealer owes of every sum."""
         if self.preparation == "dealer":
             return self.dealer.deal(batch, owed).kits
