@@ -9,6 +9,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from autorep.mpc import local
+from autorep.mpc.cost import cost
 from autorep.mpc.inventory import program_items, program_rounds
 from autorep.mpc.local import LocalPair, run_secure
 from autorep.mpc.transport import FRAME_OVERHEAD
@@ -74,6 +76,23 @@ def test_real_dealer_differs_by_rounding_only():
     assert np.abs(logits - run_fixed(program, x)).max() < 5e-3
     assert trace.keys() == {op.name for op in program.ops}
     np.testing.assert_allclose(trace[program.output.name], logits)
+
+
+@pytest.mark.parametrize("preparation", ["dealer", "ot"])
+def test_images_whose_kits_are_large_run_one_after_another(preparation, monkeypatch):
+    program = mixed_program(4)
+    x = np.random.default_rng(2).normal(0, 1, (3, *program.input.shape))
+    counted = cost(program, 1, "bits", preparation)
+    monkeypatch.setattr(local, "KITS_AT_ONCE", 2 * (counted.offline_bytes(0) + counted.offline_bytes(1)))
+    trace: dict[str, np.ndarray] = {}
+    with LocalPair(program, "bits", preparation=preparation) as pair:
+        asked, query = [], pair._query
+        monkeypatch.setattr(pair, "_query", lambda part, seen: asked.append(len(part)) or query(part, seen))
+        logits = pair.run(x, trace if preparation == "dealer" else None)
+    assert asked == [2, 1]
+    assert np.abs(logits - run_fixed(program, x)).max() < 5e-3
+    if preparation == "dealer":
+        np.testing.assert_allclose(trace[program.output.name], logits)
 
 
 @pytest.mark.parametrize("comparison", ["dcf", "short", "bits"])

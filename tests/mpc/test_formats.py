@@ -75,7 +75,7 @@ def rewritten(kit: bytes, body: bytes | None = None, **changes) -> bytes:
 def test_kits_of_another_layout_or_length_are_refused_before_use():
     program = mixed_program(6)
     with LocalPair(program) as pair:
-        kit, party = pair.dealer.deal(1).kits[1], pair.parties[1]
+        kit, party = bytes(pair.dealer.deal(1).kits[1]), pair.parties[1]
         body = kit[HEADER_BYTES:-TAG_BYTES]
         assert rewritten(kit) == kit
         for bad in (

@@ -41,6 +41,28 @@ def test_records_open_in_order_however_they_are_cut(texts: list[bytes], cuts: li
         assert opened(opener, record, cuts) == text
 
 
+@given(texts=st.lists(st.binary(min_size=1, max_size=90), max_size=8), cuts=st.lists(st.integers(1, 200), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_records_open_in_order_where_more_is_read_than_one_has(texts: list[bytes], cuts: list[int]) -> None:
+    """The bytes of all records as one stream, of which an opener may take what all texts together need at least."""
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    stream, found, pieces = b"".join(bytes(sealer.seal(text)) for text in texts), [], iter(cuts)
+    left = sum(len(text) for text in texts)
+    while left:
+        if not opener.size:
+            target = opener.target(left)
+            count = min(next(pieces, 1 << 20), len(target), len(stream))
+            target[:count], stream = stream[:count], stream[count:]
+            opener.advance(count)
+            continue
+        text = memoryview(bytearray(opener.size))
+        opener.open_into(text)
+        found.append(bytes(text))
+        left -= len(text)
+    assert found == texts
+    assert not stream
+
+
 @given(text=st.binary(min_size=1, max_size=60), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_any_changed_bit_is_noticed(text: bytes, data: st.DataObject) -> None:

@@ -330,7 +330,7 @@ def test_a_held_kit_is_discarded_and_a_damaged_one_not_taken_in(holding, dealer)
     holding.discard(dealt.kit_id)
     assert len(holding) == 0
     with pytest.raises(MaterialError, match="tag does not match"):
-        holding.put(dealt.kit_id, dealt.kits[1][:-1] + b"x")
+        holding.put(dealt.kit_id, bytes(dealt.kits[1][:-1]) + b"x")
     holding.put(dealt.kit_id, dealt.kits[1])
     with pytest.raises(MaterialError, match="already"):
         holding.put(dealt.kit_id, dealt.kits[1])

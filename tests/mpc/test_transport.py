@@ -145,10 +145,10 @@ def test_a_frame_over_its_limit_is_refused_by_its_header_alone() -> None:
         reader = FrameReader(1, 0, "message", expect, limit)
         target = reader.target()
         assert target is not None
-        target[:] = frame_header(1, 0, "message", limit + 1)
+        target[:FRAME_OVERHEAD] = frame_header(1, 0, "message", limit + 1)
         with pytest.raises(ProtocolError, match=r"at most|expected 100"):
             reader.advance(FRAME_OVERHEAD)
-        assert len(reader.payload) == 0  # nothing was even allocated
+        assert len(reader.payload) == 0
 
 
 def test_abort_reaches_the_peer_with_its_reason(pair: Pair) -> None:
@@ -297,15 +297,20 @@ def feed(reader: FrameReader, stream: bytes, cuts: list[int]) -> bytes:
 @settings(max_examples=60, deadline=None)
 def test_reader_takes_exactly_one_frame_however_it_is_cut(payload: bytes, cuts: list[int], step: int) -> None:
     stream = frame_header(1, step, "conv", len(payload)) + payload
-    reader = FrameReader(1, step, "conv", None, 1000)
-    assert feed(reader, stream + b"tail", cuts) == b"tail"
-    assert bytes(reader.payload) == payload
+    for expect in (None, len(payload)):
+        reader = FrameReader(1, step, "conv", expect, 1000)
+        assert feed(reader, stream + b"tail", cuts) == b"tail"
+        assert bytes(reader.payload) == payload
 
 
-@given(stream=st.binary(max_size=300), cuts=st.lists(st.integers(1, 40), max_size=20))
+@given(
+    stream=st.binary(max_size=300),
+    cuts=st.lists(st.integers(1, 40), max_size=20),
+    expect=st.sampled_from([None, 0, 40]),
+)
 @settings(max_examples=100, deadline=None)
-def test_reader_refuses_noise_without_any_other_error(stream: bytes, cuts: list[int]) -> None:
-    reader = FrameReader(1, 0, "conv", None, 1000)
+def test_reader_refuses_noise_without_any_other_error(stream: bytes, cuts: list[int], expect: int | None) -> None:
+    reader = FrameReader(1, 0, "conv", expect, 1000)
     if len(stream) < FRAME_OVERHEAD:
         feed(reader, stream, cuts)
         assert reader.target() is not None
@@ -345,6 +350,16 @@ def test_record_longer_than_its_frame_is_refused(keys: Path) -> None:
     with pytest.raises(ProtocolError, match="4 bytes after the end"):
         left.receive("conv1", 4)
     right.close()
+
+
+def test_abort_longer_than_its_frame_is_refused() -> None:
+    reader = FrameReader(1, 0, "conv1", 100, 100)
+    text = abort_frame("store is empty") + b"more"
+    target = reader.target()
+    assert target is not None
+    target[: len(text)] = text
+    with pytest.raises(ProtocolError, match="4 bytes follow the end"):
+        reader.advance(len(text))
 
 
 def test_record_changed_on_its_way_is_refused(keys: Path) -> None:

@@ -219,8 +219,7 @@ mutant(
 mutant(
     "sign-masks-of-all-levels-alike",
     APART,
-    ("mpc/compare_bits.py", 'BitTriples(f"{batch.label}/and{number}"', 'BitTriples(f"{batch.label}/and"'),
-    (TAPE, "self._sections.pop(item.label, None)", "self._sections.get(item.label)"),
+    (PRG, '        """A label\'s AES-128 key."""\n', '        label = label.replace("/and1", "/and0")\n'),
 )
 mutant(
     "one-comparison-root-for-a-layer",
@@ -255,7 +254,7 @@ mutant(
     (
         ACTIVATION,
         "material.kept_mask = source.draw(self._kept_mask).reshape(batch, -1)",
-        "material.kept_mask = reduce(np.ascontiguousarray(r[:, op.kept]), op.bits)",
+        "material.kept_mask = np.ascontiguousarray(r[:, op.kept]) % U64(1 << op.bits)",
     ),
 )
 mutant(

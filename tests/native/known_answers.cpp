@@ -63,7 +63,7 @@ void convolutions() {
     const ConvShape plain = {24, 16, 9, 7, 3, 3, 1, 1, 1, 1, 1, 1, 1};
     convolution("direct 44", plain, 44, "direct");
     convolution("direct 64", plain, 64, "direct");
-    convolution("winograd 44", plain, 44, "winograd");
+    for (const std::string tile : {"winograd2", "winograd3", "winograd4"}) convolution(tile + " 44", plain, 44, tile);
     convolution("stride 44", {24, 16, 9, 7, 3, 3, 2, 2, 1, 1, 1, 1, 1}, 44, "auto");
     convolution("depthwise 44", {16, 16, 9, 7, 3, 3, 1, 1, 1, 1, 1, 1, 16}, 44, "auto");
 }

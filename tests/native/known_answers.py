@@ -54,7 +54,7 @@ def _convolutions() -> Iterator[tuple[str, np.ndarray]]:
     for name, bits, stride, groups, algorithm in (
         ("direct 44", 44, 1, 1, "direct"),
         ("direct 64", 64, 1, 1, "direct"),
-        ("winograd 44", 44, 1, 1, "winograd"),
+        *((f"winograd{side} 44", 44, 1, 1, f"winograd{side}") for side in (2, 3, 4)),
         ("stride 44", 44, 2, 1, "auto"),
         ("depthwise 44", 44, 1, 16, "auto"),
     ):

@@ -44,14 +44,26 @@ def test_relu_share_follows_its_formula(level: str, n: int, L: int, one: int, co
     rng = np.random.default_rng(seed)
     shift = int(rng.integers(1, L + 1))
     T, R, m, s, sR, sm = (words(rng, n) for _ in range(6))
-    v, c1, flip = words(rng, n, 3), words(rng, n) & np.uint64(1), words(rng, n) & np.uint64(1)
+    v, c1, sign, bit = words(rng, n, 3), words(rng, n) & np.uint64(1), words(rng, n), int(rng.integers(0, 64))
     v *= np.uint64(compared)
-    found = _native.relu_share(T, c1, flip, one, v if compared else None, R, m, s, sR, sm, L, shift)
+    found = _native.relu_share(T, c1, sign, bit, one, v if compared else None, R, m, s, sR, sm, L, shift)
     for i in range(n):
         d, dR, dm = (int(value) + int(add[i]) for value, add in zip(v[i], (s, sR, sm)))
-        if flip[i]:
+        if not int(sign[i]) >> bit & 1:
             d, dR, dm = one - d, int(R[i]) - dR, int(m[i]) - dm
         assert int(found[i]) == (int(T[i]) * d - dR + ((int(c1[i]) * dm) << (L - shift))) % 2**64
+
+
+@CASES
+@given(st.integers(1, 3), st.integers(1, 200), st.integers(2, 64), st.integers(0, 9999))
+def test_gather_lifted_follows_its_formula(level: str, N: int, size: int, bits: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    index, shift = rng.permutation(size)[: rng.integers(0, size + 1)].astype(np.int64), int(rng.integers(0, bits - 1))
+    source = words(rng, N, size) & np.uint64(2**bits - 1)
+    found = _native.gather_lifted(source, index, bits, shift)
+    taken = [int(y) for y in source[:, index].reshape(-1)]
+    assert [int(public) for public in found[0]] == [((y >> shift) - (1 << (bits - 2 - shift))) % 2**64 for y in taken]
+    assert [int(lifted) for lifted in found[1]] == [1 - (y >> (bits - 1)) for y in taken]
 
 
 @CASES
@@ -88,6 +100,8 @@ def test_positions_outside_the_image_are_refused() -> None:
         index = np.array([0, bad], np.int64)
         with pytest.raises(IndexError, match="outside an image of 10 elements"):
             _native.gather(source, index)
+        with pytest.raises(IndexError, match="outside an image of 10 elements"):
+            _native.gather_lifted(source, index, 44, 12)
         with pytest.raises(IndexError, match="outside an image of 10 elements"):
             _native.scatter_shift(source, index, np.zeros((1, 2), np.uint64))
         with pytest.raises(IndexError, match="outside an image of 10 elements"):

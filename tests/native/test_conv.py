@@ -149,12 +149,18 @@ def test_depthwise_agrees_with_the_slow_sum(level: str, data: st.DataObject) -> 
     st.tuples(st.integers(1, 15), st.integers(1, 15)),
     st.tuples(st.integers(1, 2), st.integers(1, 2)),
     st.sampled_from([1, 30, 44, 46, 47, 50, 51, 58]),
+    st.sampled_from(["winograd2", "winograd3", "winograd4"]),
 )
 def test_winograd_agrees_with_the_slow_sum(
-    level: str, N: int, C: int, outputs: int, size: tuple[int, int], padding: tuple[int, int], bits: int
+    level: str, N: int, C: int, outputs: int, size: tuple[int, int], padding: tuple[int, int], bits: int, tile: str
 ) -> None:
-    conv = agree(N, C, outputs, size, (3, 3), bits, "winograd", padding=padding)
-    assert conv.algorithm in ("winograd2", "winograd4")
+    conv = agree(N, C, outputs, size, (3, 3), bits, tile, padding=padding)
+    assert conv.algorithm == tile
+
+
+@pytest.mark.parametrize("side", range(1, 15))
+def test_tiles_of_three_and_two_meet_at_every_length(level: str, side: int) -> None:
+    agree(3, 9, 10, (side, 15 - side), (3, 3), 44, "winograd3", padding=(1, 1))
 
 
 LIMB_EDGES = [

@@ -66,7 +66,9 @@ def right(): return all(np.array_equal(conv.run(x), expected) for _ in range(20)
 
 def split(code: str) -> str:
     """What a process prints whose kernels have three threads; a deadlock ends by the time-out."""
-    return subprocess.check_output([sys.executable, "-c", SPLIT + code], timeout=600, text=True).strip()
+    variables = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # no memory is set aside for a thread before it asks
+    command = [sys.executable, "-c", SPLIT + code]
+    return subprocess.check_output(command, timeout=600, text=True, env=variables).strip()
 
 
 def test_several_callers_share_the_threads_of_the_pool() -> None:
@@ -89,6 +91,32 @@ if child == 0: os._exit(0 if right() else 1)
 print(os.waitpid(child, 0)[1], right())
 """
     assert split(code) == "0 True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by what Linux tells of a process")
+def test_a_kernel_that_fails_in_a_helper_thread_fails_in_its_caller() -> None:
+    """The caller has its buffers, a helper needs some of its own and gets none; afterwards all is as before."""
+    code = """
+import resource
+def held(): return int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+taps, wide = (rng.integers(0, 2**64, shape, dtype=np.uint64) for shape in ((64, 1, 3, 3), (1, 64, 12, 32768)))
+large, out = _native.PackedConv(taps, wide.shape[1:], padding=(1, 1), groups=64), np.empty_like(wide)
+_native.set_threads(1)
+alone = large.run(wide).copy()
+_native.set_threads(3)
+assert right()
+limit = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (held() + (4 << 20), limit[1]))
+failed = 0
+for _ in range(200):
+    try: large.run(wide, out)
+    except MemoryError: failed += 1
+    if failed == 3: break
+resource.setrlimit(resource.RLIMIT_AS, limit)
+out[:] = 0
+print(failed, np.array_equal(large.run(wide, out), alone), right())
+"""
+    assert split(code) == "3 True True"
 
 
 def test_kept_memory_is_not_mapped_again() -> None:

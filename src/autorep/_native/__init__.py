@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ __all__ = [
     "dcf_key_bytes",
     "from_bit_planes",
     "gather",
+    "gather_lifted",
     "get_threads",
     "keep_freed_memory",
     "mask_packed",
@@ -58,6 +59,7 @@ Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 Pair = tuple[int, int] | Sequence[int]
+Algorithm = Literal["auto", "lean", "direct", "winograd", "winograd2", "winograd3", "winograd4"]
 _NATIVE: dict[type[np.generic], np.dtype] = {kind: np.dtype(kind) for kind in (np.uint64, np.uint8, np.int64)}
 
 
@@ -105,7 +107,7 @@ class PackedConv:
 
     weight is (O, C/groups, kh, kw); in_shape is (C, H, W) of one image. `run` takes batches (N, C, H, W) of any N.
     Bits of the result above `bits` are deterministic but meaningless: the caller masks. Algorithm "auto" is the fastest
-    by estimate; "lean" may take twice its time where that saves much memory.
+    by estimate; "lean" may take twice its time where that saves much memory; "winograd" is the best of its three tiles.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class PackedConv:
         dilation: Pair = (1, 1),
         groups: int = 1,
         bits: int = 64,
-        algorithm: Literal["auto", "lean", "direct", "winograd"] = "auto",
+        algorithm: Algorithm = "auto",
     ) -> None:
         channels, height, width = (int(length) for length in in_shape)
         if groups < 1 or channels % groups or (getattr(weight, "ndim", 0) and weight.shape[0] % groups):
@@ -132,8 +134,8 @@ class PackedConv:
         ]
         if min(out) < 1 or weight.size == 0:
             raise ValueError(f"a {kernel} kernel (dilation {dilation}, padding {padding}) does not fit {in_shape}")
-        if algorithm not in ("auto", "lean", "direct", "winograd"):
-            raise ValueError(f"algorithm = {algorithm!r}: valid are 'auto', 'lean', 'direct', 'winograd'")
+        if algorithm not in get_args(Algorithm):
+            raise ValueError(f"algorithm = {algorithm!r}: valid are {', '.join(get_args(Algorithm))}")
         self._plan = _core.PackedConv(weight, channels, height, width, sides, groups, bits, algorithm)
         self.in_shape = (channels, height, width)
         self.out_shape = (weight.shape[0], out[0], out[1])
@@ -141,7 +143,7 @@ class PackedConv:
 
     @property
     def algorithm(self) -> str:
-        """What runs: direct, depthwise, winograd2 or winograd4 (the tile's output side)."""
+        """What runs: direct, depthwise, or winograd2, winograd3, winograd4 (the tile's output side)."""
         return self._plan.algorithm
 
     @property
@@ -264,7 +266,7 @@ def dcf_gen(alpha: Words, beta: Words, n: int, L: int, F: int, root0: Words, roo
 
 
 def dcf_eval(party: int, x: Words, n: int, L: int, F: int, root: Words, keys: Bytes, aes_keys: bytes) -> Words:
-    """This party's share (N, 3) of beta * [x < alpha]; components live modulo 2**L, 2**L and 2**F."""
+    """This party's share (N, 3) of beta * [x mod 2**n < alpha]; components live modulo 2**L, 2**L and 2**F."""
     _check_dcf(n, L, F)
     _check_aes_keys(aes_keys)
     _check_party(party)
@@ -509,7 +511,8 @@ def _check_parts(
 def relu_share(
     T: Words,
     c1: Words,
-    flip: Words,
+    sign: Words,
+    sign_bit: int,
     one: int,
     v: Words | None,
     R: Words,
@@ -522,19 +525,21 @@ def relu_share(
 ) -> Words:
     """This party's share of relu(t) modulo 2**L (the caller masks), from its comparison output v (n, 3), or zeros.
 
-    (d, dR, dm) = v + (s, sR, sm), replaced by (one - d, R - dR, m - dm) where flip is 1; `one` is 1 at party 0, else 0.
+    (d, dR, dm) = v + (s, sR, sm), replaced by (one - d, R - dR, m - dm) where bit `sign_bit` of sign is 0; `one` is 1
+    at party 0, else 0.
     Result: T d - dR + (c1 dm << (L - shift)).
     """
     _check("T", T, (None,))
     if v is not None:
         _check("v", v, (T.shape[0], 3))
-    for name, array in (("c1", c1), ("flip", flip), ("R", R), ("m", m), ("s", s), ("sR", sR), ("sm", sm)):
+    for name, array in (("c1", c1), ("sign", sign), ("R", R), ("m", m), ("s", s), ("sR", sR), ("sm", sm)):
         _check(name, array, T.shape)
     _check_bits(L)
     if not 1 <= shift <= L:
         raise ValueError(f"shift = {shift}: valid are 1 to L = {L}")
+    _check_bits(sign_bit + 1)
     out = np.empty(T.shape, np.uint64)
-    _core.relu_share(T, c1, flip, int(one), v, R, m, s, sR, sm, L - shift, out)
+    _core.relu_share(T, c1, sign, sign_bit, int(one), v, R, m, s, sR, sm, L - shift, out)
     return out
 
 
@@ -545,6 +550,21 @@ def gather(source: Words, index: Index) -> Words:
     out = np.empty((source.shape[0], index.shape[0]), np.uint64)
     _core.gather(source, index, out)
     return out
+
+
+def gather_lifted(source: Words, index: Index, bits: int, shift: int) -> tuple[Words, Words]:
+    """Of the words y < 2**bits at the positions `index` of each row of source (N, size), each N * k words:
+
+    (y >> shift) - 2**(bits - 2 - shift) modulo 2**64, and 1 - (bit bits - 1 of y).
+    """
+    _check("source", source, (None, None))
+    _check("index", index, (None,), np.int64)
+    _check_bits(bits)
+    if not 0 <= shift <= bits - 2:
+        raise ValueError(f"shift = {shift}: valid are 0 to bits - 2 = {bits - 2}")
+    public, lifted = np.empty((2, source.shape[0] * index.shape[0]), np.uint64)
+    _core.gather_lifted(source, index, bits, shift, public, lifted)
+    return public, lifted
 
 
 def scatter_shift(out: Words, index: Index, values: Words, shift: int = 0) -> None:

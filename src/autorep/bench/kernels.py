@@ -113,6 +113,13 @@ def _by_aes(limits: dict[str, float], blocks: int) -> Time | None:
     return (blocks / limits["aes_blocks_per_s"], "AES") if limits["aes_blocks_per_s"] else None
 
 
+def _tile_products(tile: int, length: int) -> int:
+    """Of one channel in and out along a line; tiles of side 3 take some of side 2 among them, to end with the line."""
+    tiles = -(-length // tile)
+    shorter = min(tiles, 3 * tiles - length) if tile == 3 else 0
+    return tiles * (tile + 2) - shorter
+
+
 def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, Any]]:
     """Direct and Winograd, batch 1, on each layer shape.
 
@@ -134,8 +141,9 @@ def _convolutions(limits: dict[str, float], quick: bool) -> Iterator[dict[str, A
             conv = _native.PackedConv(weight, x.shape[1:], strides, padding, bits=bits, algorithm=algorithm)
             out = conv.run(x)
             work, packed = weight[0].size * out.size, np.ones(conv.packed_bytes // 8, np.uint64)
-            tiled = {"winograd4": (work / 4.0, 6), "winograd2": (work / 2.25, 2)}
-            needed, extra_bits = tiled.get(conv.algorithm, (inside, 0))
+            needed, extra_bits = inside, 0
+            if (tile := conv.algorithm.removeprefix("winograd")).isdigit():
+                needed, extra_bits = channels * outputs * _tile_products(int(tile), side) ** 2, 6 if tile == "4" else 2
             ring = next(width for width in (46, 52, 64) if bits + extra_bits <= width)
             multiply = needed / limits[f"multiply_add_{ring}_per_s"]
             read = _best(partial(_core.probe_read, packed), quick, 0.05)
@@ -177,7 +185,7 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
     """What memory decides: one pass each; the limit is copying as many bytes as must be read and written."""
     n, planes = 1 << 20, 24
     a, b, c, d, e, f, g = (_words(n) for _ in range(7))  # distinct arrays, as in use: none is in the cache already
-    bit, flip, v = _words(n) & np.uint64(1), _words(n) & np.uint64(1), _words(n, 3)
+    bit, sign, v = _words(n) & np.uint64(1), _words(n) & np.uint64(1), _words(n, 3)
     index = np.sort(np.random.default_rng(0).permutation(n)[: n * 15 // 16]).astype(np.int64)
     opened, k = (_words(n) & np.uint64(2**BITS - 1)).reshape(1, n), index.size
     p0, p1, q0, q1, mask = (_words(1, k) for _ in range(5))
@@ -196,7 +204,7 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
 
     def numpy_relu() -> np.ndarray:
         s, r, m = v[:, 0] + e, v[:, 1] + f, v[:, 2] + g
-        s, r, m = np.where(flip, 1 - s, s), np.where(flip, b - r, r), np.where(flip, c - m, m)
+        s, r, m = np.where(sign, s, 1 - s), np.where(sign, r, b - r), np.where(sign, m, c - m)
         return a * s - r + ((bit * m) << np.uint64(BITS - 16))
 
     def numpy_and() -> np.ndarray:
@@ -206,6 +214,7 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
         bits = np.unpackbits(a.view(np.uint8), bitorder="little").reshape(n, 64)[:, :BITS]
         return np.packbits(bits, bitorder="little")
 
+    relu = partial(_native.relu_share, a, bit, sign, 0, 1, v, b, c, e, f, g, BITS, 16)
     some, word, plane = "15/16 of the positions", f"{BITS} bits", f"{planes} planes"
     cases: list[tuple[str, str, int, float, Callable[[], object], Callable[[], object] | None]] = [
         ("pack", word, n, 8 + BITS / 8, partial(_native.pack, a, BITS), numpy_pack),
@@ -215,7 +224,7 @@ def _elementwise(limits: dict[str, float], quick: bool) -> Iterator[dict[str, An
         ("words of planes", plane, n, 8 + planes / 8, partial(_native.from_bit_planes, plane_words, n), None),
         ("AND layer", "64 bits a word", n, 48, partial(_native.and_layer, 0, a, b, c, d, e), numpy_and),
         ("quadratic", some, k, 64, quadratic, numpy_quadratic),
-        ("ReLU share", "", n, 96, partial(_native.relu_share, a, bit, flip, 1, v, b, c, e, f, g, BITS, 16), numpy_relu),
+        ("ReLU share", "", n, 96, relu, numpy_relu),
         ("gather", some, k, 24, partial(_native.gather, opened, index), lambda: flat[index]),
         ("scatter", some, k, 24, partial(_native.scatter_shift, scattered, index, p0, 20), None),
     ]

@@ -25,7 +25,7 @@ import numpy as np
 
 from autorep import _native
 from autorep.mpc.online import Exchange
-from autorep.mpc.ring import U64, low_bits
+from autorep.mpc.ring import U64
 from autorep.mpc.signs import SignProtocol
 from autorep.mpc.sizes import Round
 from autorep.mpc.verbs import BitKeys, BitKeyShares, ComparisonKeys, KeyShares, Source
@@ -58,11 +58,10 @@ class DcfSigns(SignProtocol):
         big_r, wrap, keys = material
         results = []
         for point in points:
-            x, flip = point & low_bits(n), U64(1) ^ ((point >> U64(n)) & U64(1))
-            value = _native.dcf_eval(exchange.party, x, n, bits, wrap_bits, keys.root, keys.keys, keys.aes_keys)
+            value = _native.dcf_eval(exchange.party, point, n, bits, wrap_bits, keys.root, keys.keys, keys.aes_keys)
             results.append(
                 _native.relu_share(
-                    point, lifted, flip, one, value,
+                    point, lifted, point, n, one, value,
                     big_r, wrap, keys.sigma, keys.sigma_r, keys.sigma_m,
                     64, 64 - wrap_shift,
                 )
@@ -74,8 +73,8 @@ class DcfSigns(SignProtocol):
         keys: BitKeyShares = material
         results = []
         for point in points:
-            x, flip = point & low_bits(n), U64(1) ^ ((point >> U64(n)) & U64(1))
-            paid = _native.dcf_eval(exchange.party, x, n, 1, bits, keys.root, keys.keys, keys.aes_keys)[:, 2]
+            flip = U64(1) ^ ((point >> U64(n)) & U64(1))
+            paid = _native.dcf_eval(exchange.party, point, n, 1, bits, keys.root, keys.keys, keys.aes_keys)[:, 2]
             bit = paid + keys.sigma
             results.append(np.where(flip.astype(bool), one - bit, bit))
         return results

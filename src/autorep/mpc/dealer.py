@@ -34,7 +34,7 @@ class Dealt:
     """The two kits of one query, in memory."""
 
     kit_id: bytes
-    kits: tuple[bytes, bytes] = field(repr=False)
+    kits: tuple[memoryview, memoryview] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Dealer:
         sizes = self.kit_bytes(batch)
         sinks = KitBuffer(sizes[0]), KitBuffer(sizes[1])
         name = self.deal_to(sinks, batch, owed=owed)
-        return Dealt(name, (bytes(sinks[0].read()), bytes(sinks[1].read())))
+        return Dealt(name, (sinks[0].read(), sinks[1].read()))
 
     def kit_bytes(self, batch: int = 1) -> tuple[int, int]:
         """Sizes of the two parties' kits."""

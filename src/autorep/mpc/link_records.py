@@ -100,6 +100,13 @@ class Sealer(_Direction):
     def __init__(self, key: bytes) -> None:
         super().__init__(key)
         self._record = memoryview(bytearray(LENGTH_BYTES + TEXT_LIMIT + TAG_BYTES))
+        self._text = memoryview(bytearray(TEXT_LIMIT))
+
+    def seal_both(self, start: bytes, rest: memoryview) -> memoryview:
+        """`seal` of two pieces in one record."""
+        text = self._text[: len(start) + len(rest)]
+        text[: len(start)], text[len(start) :] = start, rest
+        return self.seal(text)
 
     def seal(self, text: bytes | memoryview) -> memoryview:
         """The next record; valid until the next call. It must be sent, and nothing else before it."""
@@ -118,14 +125,18 @@ class Opener(_Direction):
         self._record = memoryview(bytearray(LENGTH_BYTES + TEXT_LIMIT + TAG_BYTES))
         self._filled, self._due = 0, LENGTH_BYTES
 
-    def target(self) -> memoryview:
-        """Where the next bytes from the socket belong; empty when a record is there."""
-        return self._record[self._filled : self._due]
+    def target(self, most: int = 0) -> memoryview:
+        """Where the next bytes from the socket belong; empty when a record is there.
+
+        What is known to follow, a text of `most` bytes or several that add up to it, need not wait for its length.
+        """
+        end = max(self._due, LENGTH_BYTES + min(most, TEXT_LIMIT) + TAG_BYTES) if most else self._due
+        return self._record[self._filled : end]
 
     def advance(self, count: int) -> None:
         """`count` bytes were written to the target; raises ConnectionError for an impossible length."""
         self._filled += count
-        if self._filled == self._due == LENGTH_BYTES:
+        if self._due == LENGTH_BYTES <= self._filled:
             size = int.from_bytes(self._record[:LENGTH_BYTES], "little")
             if not 1 <= size <= TEXT_LIMIT:
                 raise ConnectionError(f"a record of {size} bytes was announced, 1 to {TEXT_LIMIT} are valid")
@@ -134,7 +145,7 @@ class Opener(_Direction):
     @property
     def size(self) -> int:
         """Bytes of the text of a record that is there, else 0."""
-        return self._filled - LENGTH_BYTES - TAG_BYTES if LENGTH_BYTES < self._filled == self._due else 0
+        return self._due - LENGTH_BYTES - TAG_BYTES if LENGTH_BYTES < self._due <= self._filled else 0
 
     def open_into(self, out: memoryview) -> None:
         """Write the record's text to `out`, of `size` bytes; raises ConnectionError if another record was due."""
@@ -144,4 +155,7 @@ class Opener(_Direction):
             self._cipher.decrypt_into(nonce, body, length, out)
         except InvalidTag:
             raise ConnectionError("a record was changed, repeated or lost on its way") from None
-        self._filled, self._due = 0, LENGTH_BYTES
+        rest, self._filled, due, self._due = self._filled - self._due, 0, self._due, LENGTH_BYTES
+        if rest:
+            self._record[:rest] = self._record[due : due + rest]
+            self.advance(rest)

@@ -14,6 +14,7 @@ import numpy as np
 from autorep.errors import CheckpointError, ProtocolError
 from autorep.mpc.blinding import BlindedModel
 from autorep.mpc.comparisons import ComparisonName
+from autorep.mpc.cost import cost
 from autorep.mpc.dealer import Dealer
 from autorep.mpc.party import Party
 from autorep.mpc.prg import fresh_seed, stream
@@ -24,6 +25,9 @@ from autorep.program import ir
 from autorep.program.files import share_parameters
 
 T = TypeVar("T")
+Kit = bytes | memoryview
+
+KITS_AT_ONCE = 1 << 30  # bytes of both kits of images that run together; one image runs whatever its kits take
 
 
 def share_input(program: ir.Program, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -59,6 +63,8 @@ class LocalPair:
             raise CheckpointError("secure run: this program has no parameters; load the model owner's copy")
         self.program, self.preparation = program, preparation
         self.comparison = checked_comparison(preparation, comparison)
+        counted = cost(program, 1, self.comparison, preparation)
+        self._at_once = max(1, KITS_AT_ONCE // (counted.offline_bytes(0) + counted.offline_bytes(1)))
         shares = share_parameters(program)
         self.parties = tuple(Party(program, shares[i], i, self.comparison) for i in (0, 1))
         self._links = links or memory_pair(timeout)
@@ -101,7 +107,7 @@ class LocalPair:
         """What party 0 sent and received while the two prepared without a dealer."""
         return self._preparing[0].ledger
 
-    def kits(self, batch: int = 1, owed: dict[str, np.ndarray] | None = None) -> tuple[bytes, bytes]:
+    def kits(self, batch: int = 1, owed: dict[str, np.ndarray] | None = None) -> tuple[Kit, Kit]:
         """Both parties' kits of one query of `batch` images; `owed` receives what a dealer owes of every sum."""
         if self.preparation == "dealer":
             return self.dealer.deal(batch, owed).kits
@@ -109,7 +115,19 @@ class LocalPair:
         return first, second
 
     def run(self, x: np.ndarray, trace: dict[str, np.ndarray] | None = None) -> np.ndarray:
-        """Logits of a batch; `trace` receives every operation's value in clear."""
+        """Logits of any number of images, so many at once as memory is meant to hold the kits of (KITS_AT_ONCE).
+
+        `trace` receives every operation's value in clear.
+        """
+        portions = [x[start : start + self._at_once] for start in range(0, len(x), self._at_once)] or [x]
+        traces: list[dict[str, np.ndarray]] = [{} for _ in portions]
+        answers = [self._query(part, None if trace is None else seen) for part, seen in zip(portions, traces)]
+        if trace is not None:
+            trace.update({op.name: np.concatenate([seen[op.name] for seen in traces]) for op in self.program.ops})
+        return np.concatenate(answers)
+
+    def _query(self, x: np.ndarray, trace: dict[str, np.ndarray] | None) -> np.ndarray:
+        """Logits of a batch, by one kit of each party."""
         owed: dict[str, np.ndarray] = {}
         kits = self.kits(len(x), owed if trace is not None else None)
         inputs = share_input(self.program, x)

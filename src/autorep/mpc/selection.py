@@ -63,10 +63,10 @@ class SignSelection:
         opened = exchange.open_xor(self.round.label, signs ^ shares.planes)
         results = []
         for number, point in enumerate(points):
-            kept = U64(1) ^ _native.from_bit_planes(opened[number].reshape(1, -1), self._batch.count)
+            negative = _native.from_bit_planes(opened[number].reshape(1, -1), self._batch.count)
             results.append(
                 _native.relu_share(
-                    point, lifted, kept, 1 - exchange.party, None, *truncation,
+                    point, lifted, negative, 0, 1 - exchange.party, None, *truncation,
                     shares.delta[number], shares.delta_r[number], shares.delta_m[number], 64, 64 - wrap_shift,
                 )
             )  # fmt: skip

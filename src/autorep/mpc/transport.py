@@ -96,28 +96,27 @@ class FrameReader:
         self.payload: memoryview = memoryview(b"")
         self._due = (kind, step, label_hash(label))
         self._label, self._expect, self._limit = label, expect, limit
-        self._header = bytearray(FRAME_OVERHEAD)
-        self._view: memoryview | None = memoryview(self._header)
+        self._frame = np.empty(FRAME_OVERHEAD + (expect or 0), np.uint8).data  # a payload lies behind its header
+        self._filled, self._end = 0, len(self._frame)
         self._in_header, self._aborting = True, False
 
     def target(self) -> memoryview | None:
         """Where the next bytes belong, or None when the frame is complete."""
-        return self._view
+        return self._frame[self._filled : self._end] if self._filled < self._end else None
 
     def advance(self, count: int) -> None:
         """`count` bytes were written to the target."""
-        assert self._view is not None
-        self._view = self._view[count:]
-        if len(self._view):
-            return
-        if self._in_header:
+        self._filled += count
+        if self._in_header and self._filled >= FRAME_OVERHEAD:
             self._in_header = False
-            self._open(*_HEADER.unpack(self._header))
-            if self._view is not None:
-                return
+            self._open(*_HEADER.unpack_from(self._frame))
+        if self._filled < self._end:
+            return
+        if self._filled > self._end:
+            raise ProtocolError(f"{self._label}: {self._filled - self._end} bytes follow the end of the peer's frame")
+        self.payload = self._frame[FRAME_OVERHEAD:]
         if self._aborting:
             raise PeerAbort(f"the peer stopped: {bytes(self.payload).decode('utf-8', 'replace')}")
-        self._view = None
 
     def _open(self, magic: bytes, kind: int, step: int, label: bytes, length: int) -> None:
         if magic != _MAGIC:
@@ -136,8 +135,11 @@ class FrameReader:
             )
         if length > self._limit:
             raise ProtocolError(f"{self._label}: the peer announces {length} bytes, at most {self._limit} are allowed")
-        self.payload = np.empty(length, np.uint8).data
-        self._view = self.payload if length else None
+        self._end = FRAME_OVERHEAD + length
+        if len(self._frame) != self._end:  # of unknown length, or an abort
+            count, received = min(self._filled, self._end), self._frame
+            self._frame = np.empty(self._end, np.uint8).data
+            self._frame[:count] = received[:count]
 
     def _check(self, kind: int, step: int, label: bytes) -> None:
         due_kind, due_step, due_label = self._due

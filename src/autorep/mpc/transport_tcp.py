@@ -17,7 +17,6 @@ from autorep.mpc.link_records import TEXT_LIMIT, Opener, Sealer, agree
 from autorep.mpc.tls import peer_roles
 from autorep.mpc.transport import FrameReader, Transport, abort_frame
 
-_FIRST = 16384  # of a frame's first record, header included: it is copied on both sides, the others are not
 _BURST = 4  # calls in one direction before the other gets its turn
 
 
@@ -88,17 +87,19 @@ class TcpTransport(Transport):
     def _receive_some(self, reader: FrameReader) -> tuple[int, int]:
         """Receive up to a burst; returns the bytes received and what to poll for (0: more may be there)."""
         total = 0
-        for _ in range(_BURST * 2):  # the length of a record is a call of its own
-            if reader.target() is None:
+        for _ in range(_BURST):
+            target = reader.target()
+            if target is None:
                 break
-            try:
-                count = self._connection.recv_into(self._opener.target())
-            except BlockingIOError:
-                return total, select.POLLIN
-            if not count:
-                raise ConnectionResetError("closed by the peer")
-            total += count
-            self._opener.advance(count)
+            if not self._opener.size:
+                try:
+                    count = self._connection.recv_into(self._opener.target(len(target)))
+                except BlockingIOError:
+                    return total, select.POLLIN
+                if not count:
+                    raise ConnectionResetError("closed by the peer")
+                total += count
+                self._opener.advance(count)
             if self._opener.size:
                 self._open(reader)
         return total, 0
@@ -138,13 +139,13 @@ class TcpTransport(Transport):
 
 
 class _Outgoing:
-    """A frame on its way out, sealed record by record: the header with the start of the payload, then the rest."""
+    """A frame on its way out, record by record: the header with as much of the payload as leaves whole records."""
 
     def __init__(self, sealer: Sealer, header: bytes, payload: memoryview) -> None:
         self._sealer = sealer
-        first = _FIRST - len(header)
+        first = min(len(payload) % TEXT_LIMIT, TEXT_LIMIT - len(header))
         self._rest = payload[first:]
-        self.record = sealer.seal(header + payload[:first])
+        self.record = sealer.seal_both(header, payload[:first])
 
     @property
     def done(self) -> bool:

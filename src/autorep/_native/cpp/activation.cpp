@@ -23,14 +23,14 @@ void for_positions(i64 batch, i64 count, Body&& body) {
 
 template <bool HasValue>
 void relu_loop_of(const ReluRun& run) {
-    const u64 *__restrict t = run.t, *__restrict c1 = run.c1, *__restrict flip = run.flip, *__restrict v = run.v;
+    const u64 *__restrict t = run.t, *__restrict c1 = run.c1, *__restrict sign = run.sign, *__restrict v = run.v;
     const u64 *__restrict r = run.r, *__restrict m = run.m;
     const u64 *__restrict s = run.s, *__restrict sr = run.sr, *__restrict sm = run.sm;
     u64* __restrict out = run.out;
     const u64 one = run.one;
-    const int wrap_shift = run.wrap_shift;
+    const int sign_bit = run.sign_bit, wrap_shift = run.wrap_shift;
     for (i64 i = 0; i < run.count; ++i) {
-        const u64 flipped = u64(0) - flip[i];
+        const u64 flipped = (sign[i] >> sign_bit & 1) - 1;
         const u64 d0 = (HasValue ? v[3 * i] : 0) + s[i], r0 = (HasValue ? v[3 * i + 1] : 0) + sr[i];
         const u64 m0 = (HasValue ? v[3 * i + 2] : 0) + sm[i];
         const u64 d = d0 ^ ((d0 ^ (one - d0)) & flipped);
@@ -50,11 +50,11 @@ ReluKernel* relu_kernel() {
     return relu_loop;
 }
 
-void relu_share(Words t, Words c1, Words flip, u64 one, std::optional<Words> v, Words r, Words m, Words s, Words sr,
-                Words sm, int wrap_shift, WordsOut out) {
+void relu_share(Words t, Words c1, Words sign, int sign_bit, u64 one, std::optional<Words> v, Words r, Words m, Words s,
+                Words sr, Words sm, int wrap_shift, WordsOut out) {
     ReluKernel* const kernel = relu_kernel();
     parallel_ranges(static_cast<i64>(out.size()), kGrain, [&](i64 begin, i64 end) {
-        kernel({end - begin, one, wrap_shift, t.data() + begin, c1.data() + begin, flip.data() + begin,
+        kernel({end - begin, one, sign_bit, wrap_shift, t.data() + begin, c1.data() + begin, sign.data() + begin,
                 v ? v->data() + 3 * begin : nullptr, r.data() + begin, m.data() + begin, s.data() + begin, sr.data() + begin,
                 sm.data() + begin, out.data() + begin});
     });
@@ -83,6 +83,21 @@ void gather(Words source, Index index, WordsOut out) {
         const i64* positions = index.data();
         u64* to = out.data() + image * count;
         for (i64 i = begin; i < end; ++i) to[i] = row[positions[i]];
+    });
+}
+
+// T = (y >> shift) - 2^(bits - 2 - shift) and c = 1 - (top bit of y) of the words y at some positions.
+void gather_lifted(Words source, Index index, int bits, int shift, WordsOut public_part, WordsOut lifted) {
+    const i64 size = static_cast<i64>(source.shape(1)), count = static_cast<i64>(index.size());
+    const u64 middle = u64(1) << (bits - 2 - shift);
+    for_checked_positions(index, static_cast<i64>(source.shape(0)), size, [&](i64 image, i64 begin, i64 end) {
+        const u64* row = source.data() + image * size;
+        const i64* positions = index.data();
+        for (i64 i = begin; i < end; ++i) {
+            const u64 y = row[positions[i]];
+            public_part.data()[image * count + i] = (y >> shift) - middle;
+            lifted.data()[image * count + i] = 1 - (y >> (bits - 1));
+        }
     });
 }
 
@@ -127,6 +142,7 @@ void scatter_opened(WordsOut out, Index index, Words own, Bytes peer, int bits, 
 void register_activation(nb::module_& m) {
     m.def("relu_share", &relu_share, NoGil());
     m.def("gather", &gather, NoGil());
+    m.def("gather_lifted", &gather_lifted, NoGil());
     m.def("scatter_shift", &scatter_shift, NoGil());
     m.def("scatter_opened", &scatter_opened, NoGil());
 }

@@ -4,13 +4,14 @@
 
 namespace autorep {
 
-// (d, dR, dm) = v + (s, sr, sm), or (one - d, r - dR, m - dm) where flip is 1:  out = t d - dR + (c1 dm << wrap_shift).
+// (d, dR, dm) = v + (s, sr, sm), or (one - d, r - dR, m - dm) where bit `sign_bit` of sign is 0:
+//   out = t d - dR + (c1 dm << wrap_shift).
 // v may be null: zeros.
 struct ReluRun {
     i64 count;
     u64 one;
-    int wrap_shift;
-    const u64 *t, *c1, *flip, *v, *r, *m, *s, *sr, *sm;
+    int sign_bit, wrap_shift;
+    const u64 *t, *c1, *sign, *v, *r, *m, *s, *sr, *sm;
     u64* out;
 };
 

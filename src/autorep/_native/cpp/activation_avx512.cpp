@@ -9,12 +9,12 @@ namespace autorep {
 void relu_run_avx512(const ReluRun& run) {
     const __m512i one = _mm512_set1_epi64(static_cast<long long>(run.one));
     const __m512i every_third = _mm512_set_epi64(21, 18, 15, 12, 9, 6, 3, 0);
+    const __m512i sign_bit = _mm512_set1_epi64(static_cast<long long>(u64(1) << run.sign_bit));
     const __m128i wrap_shift = _mm_cvtsi32_si128(run.wrap_shift);
     for (i64 i = 0; i < run.count; i += 8) {
         const __mmask8 here = first_words(run.count - i);
         const auto load = [&](const u64* from) { return _mm512_maskz_loadu_epi64(here, from + i); };
-        const __m512i flip = load(run.flip);
-        const __mmask8 flipped = _mm512_test_epi64_mask(flip, flip);
+        const __mmask8 flipped = _mm512_testn_epi64_mask(load(run.sign), sign_bit);
         const auto part = [&](int k, const u64* added, __m512i whole) {
             __m512i value = load(added);
             if (run.v)

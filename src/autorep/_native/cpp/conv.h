@@ -59,6 +59,29 @@ using Micro = void (*)(const MicroTask&);
 using Depthwise = void (*)(const u64* weight, const u64* image, i64 image_row, const i64* taps, i64 tap_count,
                            i64 channels, i64 count, u64* out, i64 out_row);
 
+// A Winograd tile F(side x side) has (side+2)^2 positions. A tile of side 3 may be one output shorter in either direction:
+// it is F(2, 3) there, on the weights of the first four positions, and the last position is not in it.
+struct TileShape {
+    int side;
+    bool tall, wide;  // of whole length; always, unless the side is 3
+};
+
+// Where a tile's positions lie: `stride` apart, from there `at[last row of positions][last column of positions]`, since
+// the last positions are those of fewer tiles.
+struct TilePlaces {
+    i64 stride;
+    i64 at[2][2];
+
+    i64 of(int n, int i, int j) const { return (i * n + j) * stride + at[i == n - 1][j == n - 1]; }
+};
+
+// One tile, all channels. In: pixels, image_row words from one row of them to the next, to positions of [channel]. Out: the
+// reverse, to pixels of which `rows` x `columns` are stored, exactly divided by the transform's power of two.
+using TileIn = void (*)(const TileShape& tile, const u64* image, i64 image_row, i64 pixel_stride, i64 channels,
+                        u64* positions, const TilePlaces& places);
+using TileOut = void (*)(const TileShape& tile, const u64* positions, const TilePlaces& places, i64 channels, u64* image,
+                         i64 image_row, i64 pixel_stride, i64 rows, i64 columns);
+
 struct ConvKernels {
     int max_rows[kMaxVectors + 1];                     // by number of vectors
     Micro exact52[kMaxVectors + 1][kMaxRows + 1];      // correct modulo 2^52
@@ -72,18 +95,15 @@ struct ConvKernels {
     void (*to_planes)(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add,
                       const u64* bias);
     Depthwise depthwise52, depthwise64;
-    // Both null where words are multiplied faster as they are: `split` turns words into limbs in place, `limbs` sums
-    // products of one vector of output channels (channels in pairs), correct modulo 2^46.
+    // All null where words are multiplied faster as they are: `split` turns words into limbs in place, `tile_in_limbs` is
+    // `tile_in` with limbs for a result, `limbs` sums products of one vector of output channels (channels in pairs),
+    // correct modulo 2^46.
     void (*split)(u64* pixels, i64 words);
+    TileIn tile_in_limbs;
     Micro limbs[kMaxRows + 1];
     int limb_rows;
-    // One tile, all channels. In: (side+2)^2 pixels, image_row words from one row of pixels to the next, to
-    // positions (side+2)^2 of [channel] each position_stride apart. Out: the reverse, to side^2 pixels of which
-    // `rows` x `columns` are stored, exactly divided by the transform's power of two.
-    void (*tile_in)(int side, const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions,
-                    i64 position_stride);
-    void (*tile_out)(int side, const u64* positions, i64 position_stride, i64 channels, u64* image, i64 image_row,
-                     i64 pixel_stride, i64 rows, i64 columns);
+    TileIn tile_in;
+    TileOut tile_out;
 };
 
 const ConvKernels& conv_kernels_portable();

@@ -4,6 +4,8 @@
 #if AUTOREP_X86
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "lanes.h"
 
 namespace autorep {
@@ -61,10 +63,23 @@ void split(u64* pixels, i64 words) {
     }
 }
 
-// sum += x . w, at this place: compilers otherwise regroup the sums, and then run out of registers.
+struct StoreLimbs {
+    static void put(u64* to, Lanes x) {
+        __m256i halves[2];
+        std::memcpy(halves, &x, sizeof halves);
+        for (int half = 0; half < 2; ++half) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + half, split_words(halves[half]));
+    }
+};
+
+// sum += x . w, in place. Compilers regroup the sums otherwise, and then run out of registers: twelve sums, two weights, an
+// image word and a product are all there are.
 inline void accumulate(__m256i& sum, __m256i x, __m256i w) {
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, w));
-    asm("" : "+x"(sum));
+    __m256i product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x), "x"(w));
+}
+inline void accumulate(__m256i& sum, __m256i x, const __m256i* w) {
+    __m256i product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x), "m"(*w));
 }
 
 // x*w = x0 w0 + 2^15 (x0 w1 + x1 w0) + 2^30 (x1 w1 + x0 (2 w2) + (2 x2) w0) modulo 2^46. The last sum is needed modulo
@@ -77,7 +92,7 @@ struct LimbSums {
 
     inline void add(const int* image, i64 row, __m256i w0, __m256i w1, const __m256i* w2) {
         const __m256i x0 = _mm256_set1_epi32(image[0]);
-        accumulate(high, x0, _mm256_loadu_si256(w2));  // each time from memory: there is no register left for it
+        accumulate(high, x0, w2);
         accumulate(low, x0, w0);
         accumulate(middle, x0, w1);
         const __m256i x1 = _mm256_set1_epi32(image[1]);
@@ -95,13 +110,13 @@ struct LimbSums {
     }
 
     inline void finish(const MicroTask& task, u64* to) const {
+        const __m256i upper = _mm256_add_epi32(middle, _mm256_slli_epi32(high, 15));  // modulo 2^32, needed modulo 2^31
         for (int half = 0; half < 2; ++half) {
             const auto wide = [&](__m256i x) {
-                return _mm256_cvtepi32_epi64(half ? _mm256_extracti128_si256(x, 1) : _mm256_castsi256_si128(x));
+                return _mm256_cvtepu32_epi64(half ? _mm256_extracti128_si256(x, 1) : _mm256_castsi256_si128(x));
             };
             auto* at = reinterpret_cast<__m256i*>(to + 4 * half);
-            __m256i sum = _mm256_add_epi64(wide(low), _mm256_add_epi64(_mm256_slli_epi64(wide(middle), 15),
-                                                                       _mm256_slli_epi64(wide(high), 30)));
+            __m256i sum = _mm256_add_epi64(wide(low), _mm256_slli_epi64(wide(upper), 15));
             if (task.accumulate) sum = _mm256_add_epi64(sum, _mm256_loadu_si256(at));
             _mm256_storeu_si256(at, sum);
         }
@@ -150,12 +165,13 @@ ConvKernels make() {
     kernels.limbs[1] = limb_micro<1>;
     kernels.limbs[2] = limb_micro<2>;
     kernels.limbs[3] = limb_micro<3>;
-    kernels.limbs[4] = limb_micro<4>;  // twelve sums, two weights, an image word and a product fill the registers
+    kernels.limbs[4] = limb_micro<4>;
     kernels.limb_rows = 4;
     kernels.to_pixels = to_pixels_blocked;
     kernels.to_planes = to_planes_blocked;
     kernels.depthwise52 = kernels.depthwise64 = depthwise<FullProduct>;
-    kernels.tile_in = tile_in;
+    kernels.tile_in = tile_in<StoreWords>;
+    kernels.tile_in_limbs = tile_in<StoreLimbs>;
     kernels.tile_out = tile_out;
     return kernels;
 }

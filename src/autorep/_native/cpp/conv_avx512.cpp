@@ -128,7 +128,7 @@ ConvKernels make() {
     kernels.to_planes = to_planes;
     kernels.depthwise52 = depthwise<IfmaLanes>;
     kernels.depthwise64 = depthwise<FullProduct>;
-    kernels.tile_in = tile_in;
+    kernels.tile_in = tile_in<StoreWords>;
     kernels.tile_out = tile_out;
     return kernels;
 }

@@ -42,7 +42,7 @@ ConvKernels make() {
     kernels.to_pixels = to_pixels_blocked;
     kernels.to_planes = to_planes_blocked;
     kernels.depthwise52 = kernels.depthwise64 = depthwise<FullProduct>;
-    kernels.tile_in = tile_in;
+    kernels.tile_in = tile_in<StoreWords>;
     kernels.tile_out = tile_out;
     return kernels;
 }

@@ -207,11 +207,12 @@ void PackedConv::run_depthwise(const u64* x, i64 batch, const Target& target) co
 
 void PackedConv::run_winograd(const u64* x, i64 batch, const Target& target) const {
     const ConvShape& s = shape_;
-    const i64 side = tile_side(), positions = (side + 2) * (side + 2);
-    const i64 tiles_h = ceil_div(s.out_h(), side), tiles_w = ceil_div(s.out_w(), side);
-    const i64 channels = s.padded_channels(), height = tiles_h * side + 2, width = tiles_w * side + 2;
+    const TileLine down(side_, s.out_h()), across(side_, s.out_w());
+    const i64 n = side_ + 2, positions = n * n, tiles_h = down.count(), tiles_w = across.count();
+    const i64 channels = s.padded_channels(), height = down.length() + 2, width = across.length() + 2;
     const u64* images = pad_images(x, batch, height, width);
     const std::vector<StepRange> steps = step_ranges(1, s.channels, limbs() ? kLimbSteps : kSteps);
+    const TileIn tile_in = limbs() ? kernels_->tile_in_limbs : kernels_->tile_in;
     const i64 no_tap = 0;
 
     // Whole rows of tiles at a time. Rows of the batch's images follow each other; weights are read once per pass.
@@ -223,25 +224,38 @@ void PackedConv::run_winograd(const u64* x, i64 batch, const Target& target) con
     const i64 in_stride = most_tiles * channels + kLane, out_stride = most_tiles * row_lanes_ + kLane;
     u64* transformed = scratch(Scratch::transformed, positions * in_stride);
     u64* products = scratch(Scratch::products, positions * out_stride);
+    const auto large_before = [&](i64 row) { return row / tiles_h * down.large + std::min(row % tiles_h, down.large); };
 
     for (i64 pass = 0; pass < passes; ++pass) {
         const i64 first = tile_rows * pass / passes, rows = tile_rows * (pass + 1) / passes - first;
-        const i64 tiles = rows * tiles_w;
-        parallel_ranges(tiles, 2, [&](i64 begin, i64 end) {
+        const i64 large_rows = large_before(first + rows) - large_before(first);
+        // Positions hold their tiles row by row, the last ones those of the large tiles only.
+        const auto places = [&](i64 row, i64 column, i64 stride, i64 words) {
+            TilePlaces found{stride, {}};
+            for (const bool last_row : {false, true})
+                for (const bool last_column : {false, true}) {
+                    const i64 above = last_row ? large_before(row) - large_before(first) : row - first;
+                    found.at[last_row][last_column] = (above * (last_column ? across.large : tiles_w) + column) * words;
+                }
+            return found;
+        };
+        const auto shape = [&](i64 row, i64 column) {
+            return TileShape{side_, row % tiles_h < down.large, column < across.large};
+        };
+        parallel_ranges(rows * tiles_w, 2, [&](i64 begin, i64 end) {
             for (i64 tile = begin; tile < end; ++tile) {
-                const i64 line = first + tile / tiles_w;
-                const u64* from = images + ((line / tiles_h * height + line % tiles_h * side) * width +
-                                            tile % tiles_w * side) * channels;
-                kernels_->tile_in(static_cast<int>(side), from, width * channels, channels, channels,
-                                transformed + tile * channels, in_stride);
-                for (i64 position = 0; limbs() && position < positions; ++position)
-                    kernels_->split(transformed + position * in_stride + tile * channels, channels);
+                const i64 row = first + tile / tiles_w, column = tile % tiles_w;
+                const u64* from = images + ((row / tiles_h * height + down.begin(row % tiles_h)) * width + across.begin(column)) *
+                                               channels;
+                tile_in(shape(row, column), from, width * channels, channels, channels, transformed,
+                        places(row, column, in_stride, channels));
             }
         });
         parallel_ranges(positions * static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
             for (i64 task = begin; task < end; ++task) {
                 const i64 position = task / static_cast<i64>(blocks_.size());
                 const OutBlock& block = blocks_[static_cast<size_t>(task % static_cast<i64>(blocks_.size()))];
+                const i64 tiles = (position / n == n - 1 ? large_rows : rows) * (position % n == n - 1 ? across.large : tiles_w);
                 for (const StepRange& step : steps) {
                     MicroTask micro{};
                     micro.weight = packed_.get() + position * plane_words_ + block.plane +
@@ -266,15 +280,15 @@ void PackedConv::run_winograd(const u64* x, i64 batch, const Target& target) con
         // Eight channels of a row of tiles at a time: they stay in the L1 cache between the two steps.
         const i64 lanes = ceil_div(s.outputs, kLane);
         parallel_ranges(rows * lanes, 2, [&](i64 begin, i64 end) {
-            u64* sums = scratch(Scratch::sums, side * s.out_w() * kLane);
+            u64* sums = scratch(Scratch::sums, side_ * width * kLane);
             for (i64 task = begin; task < end; ++task) {
-                const i64 row = task / lanes, lane = task % lanes * kLane;
-                const i64 image = (first + row) / tiles_h, y = (first + row) % tiles_h * side;
-                const i64 height_here = std::min(side, s.out_h() - y);
+                const i64 row = first + task / lanes, lane = task % lanes * kLane;
+                const i64 image = row / tiles_h, y = down.begin(row % tiles_h);
+                const i64 height_here = std::min(down.outputs(row % tiles_h), s.out_h() - y);
                 for (i64 t = 0; t < tiles_w; ++t)
-                    kernels_->tile_out(static_cast<int>(side), products + (row * tiles_w + t) * row_lanes_ + lane,
-                                     out_stride, kLane, sums + t * side * kLane, s.out_w() * kLane, kLane,
-                                     height_here, std::min(side, s.out_w() - t * side));
+                    kernels_->tile_out(shape(row, t), products + lane, places(row, t, out_stride, row_lanes_), kLane,
+                                       sums + across.begin(t) * kLane, s.out_w() * kLane, kLane, height_here,
+                                       std::min(across.outputs(t), s.out_w() - across.begin(t)));
                 put(target, sums, kLane, image, lane, std::min<i64>(kLane, s.outputs - lane), y * s.out_w(),
                     height_here * s.out_w());
             }

@@ -187,7 +187,7 @@ void dcf_gen(Words alpha, Words beta, int n, int L, int F, Words root0, Words ro
     const DcfShape shape = dcf_shape(n, L, F);
     const DcfCipher cipher = dcf_cipher(aes_keys);
     DcfGen* const gen = dcf_gen_of_level();
-    parallel_ranges(static_cast<i64>(alpha.size()), 128, [&](i64 begin, i64 end) {
+    parallel_ranges(static_cast<i64>(alpha.size()), 64, [&](i64 begin, i64 end) {
         gen(shape, cipher, end - begin, alpha.data() + begin, beta.data() + 3 * begin, root0.data() + 2 * begin,
             root1.data() + 2 * begin, keys.data() + begin * shape.key_bytes);
     });
@@ -197,7 +197,7 @@ void dcf_eval(int party, Words x, int n, int L, int F, Words root, Bytes keys, B
     const DcfShape shape = dcf_shape(n, L, F);
     const DcfCipher cipher = dcf_cipher(aes_keys);
     DcfEval* const eval = dcf_eval_of_level();
-    parallel_ranges(static_cast<i64>(x.size()), 256, [&](i64 begin, i64 end) {
+    parallel_ranges(static_cast<i64>(x.size()), 128, [&](i64 begin, i64 end) {
         eval(shape, cipher, end - begin, party, x.data() + begin, root.data() + 2 * begin,
              keys.data() + begin * shape.key_bytes, out.data() + 3 * begin);
     });

@@ -68,71 +68,98 @@ inline void transform_out(const Lanes (&m)[6], Lanes (&y)[4]) {
     y[3] = difference1 + (difference2 << 3) + m[5];
 }
 
-// The same for F(2,3).
+// The same for F(3,3), at the points 0, 1, -1, infinity and 2; weights hold what is divided by (packed_conv.cpp).
+inline void transform_in(const Lanes (&d)[5], Lanes (&t)[5]) {
+    const Lanes odd = d[3] - d[1];
+    t[0] = ((d[0] - d[2]) << 1) + odd;
+    t[1] = (d[1] << 1) + (d[2] - d[3]);
+    t[2] = (d[2] << 2) - t[1] - (d[3] << 1);
+    t[3] = (d[4] - d[2]) - (odd << 1);
+    t[4] = odd;
+}
+
+inline void transform_out(const Lanes (&m)[5], Lanes (&y)[3]) {
+    const Lanes sum = m[1] + m[2];
+    y[0] = m[0] + sum + m[4];
+    y[1] = m[1] - m[2] + (m[4] << 1);
+    y[2] = sum + (m[4] << 2) + m[3];
+}
+
+// And for F(2,3), at the first four of these points and with the same weights.
 inline void transform_in(const Lanes (&d)[4], Lanes (&t)[4]) {
-    t[0] = d[0] - d[2];
+    const Lanes difference = d[2] - d[1];
+    t[0] = (d[0] - d[2]) << 1;
     t[1] = d[1] + d[2];
-    t[2] = d[2] - d[1];
-    t[3] = d[1] - d[3];
+    t[2] = (difference << 1) + difference;
+    t[3] = d[3] - d[1];
 }
 
 inline void transform_out(const Lanes (&m)[4], Lanes (&y)[2]) {
     y[0] = m[0] + m[1] + m[2];
-    y[1] = m[1] - m[2] - m[3];
+    y[1] = m[1] - m[2] + m[3];
 }
 
-template <int Side>
-void tile_in_of(const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions, i64 position_stride) {
-    constexpr int n = Side + 2;
+// Height x Width positions, of a tile with Side + 2 of them in either direction or one less.
+template <int Side, int Height, int Width, class Store>
+void tile_in_of(const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions, const TilePlaces& places) {
     for (i64 c = 0; c < channels; c += kLane) {
-        Lanes columns[n][n];  // columns[j][i]: transformed along rows i of column j
-        for (int j = 0; j < n; ++j) {
-            Lanes line[n];
-            for (int i = 0; i < n; ++i) line[i] = load(image + i * image_row + j * pixel_stride + c);
+        Lanes columns[Width][Height];  // columns[j][i]: transformed along rows i of column j
+        for (int j = 0; j < Width; ++j) {
+            Lanes line[Height];
+            for (int i = 0; i < Height; ++i) line[i] = load(image + i * image_row + j * pixel_stride + c);
             transform_in(line, columns[j]);
         }
-        for (int i = 0; i < n; ++i) {
-            Lanes line[n], out[n];
-            for (int j = 0; j < n; ++j) line[j] = columns[j][i];
+        for (int i = 0; i < Height; ++i) {
+            Lanes line[Width], out[Width];
+            for (int j = 0; j < Width; ++j) line[j] = columns[j][i];
             transform_in(line, out);
-            for (int j = 0; j < n; ++j) store(positions + (i * n + j) * position_stride + c, out[j]);
+            for (int j = 0; j < Width; ++j) Store::put(positions + places.of(Side + 2, i, j) + c, out[j]);
         }
     }
 }
 
-template <int Side>
-void tile_out_of(const u64* positions, i64 position_stride, i64 channels, u64* image, i64 image_row, i64 pixel_stride,
+template <int Side, int Height, int Width>
+void tile_out_of(const u64* positions, const TilePlaces& places, i64 channels, u64* image, i64 image_row, i64 pixel_stride,
                  i64 rows, i64 columns) {
-    constexpr int n = Side + 2, shift = Side == 4 ? 6 : 2;
+    constexpr int shift = Side == 4 ? 6 : 2;
     for (i64 c = 0; c < channels; c += kLane) {
-        Lanes half[n][Side];  // half[j][i]: output row i of column j
-        for (int j = 0; j < n; ++j) {
-            Lanes line[n];
-            for (int i = 0; i < n; ++i) line[i] = load(positions + (i * n + j) * position_stride + c);
+        Lanes half[Width][Height - 2];  // half[j][i]: output row i of column j
+        for (int j = 0; j < Width; ++j) {
+            Lanes line[Height];
+            for (int i = 0; i < Height; ++i) line[i] = load(positions + places.of(Side + 2, i, j) + c);
             transform_out(line, half[j]);
         }
-        for (int i = 0; i < Side; ++i) {
-            if (i >= rows) break;
-            Lanes line[n], out[Side];
-            for (int j = 0; j < n; ++j) line[j] = half[j][i];
+        for (int i = 0; i < Height - 2 && i < rows; ++i) {
+            Lanes line[Width], out[Width - 2];
+            for (int j = 0; j < Width; ++j) line[j] = half[j][i];
             transform_out(line, out);
-            for (int j = 0; j < Side; ++j)
+            for (int j = 0; j < Width - 2; ++j)
                 if (j < columns) store(image + i * image_row + j * pixel_stride + c, out[j] >> shift);
         }
     }
 }
 
-void tile_in(int side, const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions,
-             i64 position_stride) {
-    if (side == 4) tile_in_of<4>(image, image_row, pixel_stride, channels, positions, position_stride);
-    else tile_in_of<2>(image, image_row, pixel_stride, channels, positions, position_stride);
+struct StoreWords {
+    static void put(u64* to, Lanes x) { store(to, x); }
+};
+
+template <class Store>
+void tile_in(const TileShape& tile, const u64* image, i64 image_row, i64 pixel_stride, i64 channels, u64* positions,
+             const TilePlaces& places) {
+    const auto run = tile.side == 4   ? tile_in_of<4, 6, 6, Store>
+                     : tile.side == 2 ? tile_in_of<2, 4, 4, Store>
+                     : tile.tall      ? (tile.wide ? tile_in_of<3, 5, 5, Store> : tile_in_of<3, 5, 4, Store>)
+                                      : (tile.wide ? tile_in_of<3, 4, 5, Store> : tile_in_of<3, 4, 4, Store>);
+    run(image, image_row, pixel_stride, channels, positions, places);
 }
 
-void tile_out(int side, const u64* positions, i64 position_stride, i64 channels, u64* image, i64 image_row,
+void tile_out(const TileShape& tile, const u64* positions, const TilePlaces& places, i64 channels, u64* image, i64 image_row,
               i64 pixel_stride, i64 rows, i64 columns) {
-    if (side == 4)
-        tile_out_of<4>(positions, position_stride, channels, image, image_row, pixel_stride, rows, columns);
-    else tile_out_of<2>(positions, position_stride, channels, image, image_row, pixel_stride, rows, columns);
+    const auto run = tile.side == 4   ? tile_out_of<4, 6, 6>
+                     : tile.side == 2 ? tile_out_of<2, 4, 4>
+                     : tile.tall      ? (tile.wide ? tile_out_of<3, 5, 5> : tile_out_of<3, 5, 4>)
+                                      : (tile.wide ? tile_out_of<3, 4, 5> : tile_out_of<3, 4, 4>);
+    run(positions, places, channels, image, image_row, pixel_stride, rows, columns);
 }
 
 struct FullProduct {

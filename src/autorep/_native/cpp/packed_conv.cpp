@@ -35,11 +35,18 @@ u64* aligned_words(i64 words) {
 }
 void free_words(u64* p) { std::free(p); }
 
-// Multiplicative inverse of 9 modulo 2^64, and the integer matrices 24 G of F(4,3) and 2 G of F(2,3).
-constexpr u64 kInverseOf9 = 0x8E38E38E38E38E39ull;
-static_assert(kInverseOf9 * 9 == 1, "inverse of 9 in the ring");
-constexpr int kFilter4[6][3] = {{6, 0, 0}, {-4, -4, -4}, {-4, 4, -4}, {1, 2, 4}, {1, -2, 4}, {0, 0, 24}};
-constexpr int kFilter2[4][3] = {{2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {0, 0, 2}};
+// The matrices G: 8 G of F(4,3), and for F(3,3) what remains of 2 G where its transforms (lanes.h) take the rest; its first
+// four rows are those of F(2,3). A third is a number of the ring.
+constexpr u64 kThird = 0xAAAAAAAAAAAAAAABull;
+static_assert(kThird * 3 == 1, "inverse of 3 in the ring");
+constexpr u64 kNegative = u64(0) - kThird;
+constexpr u64 kFilter4[6][3] = {{2, 0, 0},
+                                {4 * kNegative, 4 * kNegative, 4 * kNegative},
+                                {4 * kNegative, 4 * kThird, 4 * kNegative},
+                                {kThird, 2 * kThird, 4 * kThird},
+                                {kThird, 2 * kNegative, 4 * kThird},
+                                {0, 0, 8}};
+constexpr u64 kFilter3[5][3] = {{1, 0, 0}, {1, 1, 1}, {kThird, kNegative, kThird}, {0, 0, 2}, {kThird, 2 * kThird, 4 * kThird}};
 
 // Cost model, in units of eight 52-bit multiply-adds by AVX-512 on a core with two multipliers of that width: what an
 // algorithm reads, multiplies and transforms for a batch of one.
@@ -54,7 +61,7 @@ double multiply_add_cost(int bits, bool limbs) {
     return simd_level() == Simd::avx2 ? 8.0 : 13.0;
 }
 
-int extra_bits_of(int side) { return side == 4 ? 6 : side == 2 ? 2 : 0; }
+int extra_bits_of(int side) { return side == 4 ? 6 : side ? 2 : 0; }
 
 }  // namespace
 
@@ -97,12 +104,11 @@ std::string PackedConv::algorithm() const {
     switch (algorithm_) {
         case Algorithm::direct: return "direct";
         case Algorithm::depthwise: return "depthwise";
-        case Algorithm::winograd2: return "winograd2";
-        default: return "winograd4";
+        default: return "winograd" + std::to_string(side_);
     }
 }
 
-int PackedConv::extra_bits() const { return extra_bits_of(algorithm_ == Algorithm::direct ? 0 : tile_side()); }
+int PackedConv::extra_bits() const { return extra_bits_of(side_); }
 
 Stored PackedConv::stored_as(int side) const {
     const int bits = bits_ + extra_bits_of(side);
@@ -120,8 +126,8 @@ i64 PackedConv::weight_bytes(int side) const {
 
 // Of the direct convolution (side 0) or a Winograd tile.
 double PackedConv::cost(int side) const {
-    const i64 tiles = side ? ceil_div(shape_.out_h(), side) * ceil_div(shape_.out_w(), side) : 0;
-    const i64 products = side ? (side + 2) * (side + 2) * tiles : shape_.products_inside();
+    const i64 products = side ? TileLine(side, shape_.out_h()).products() * TileLine(side, shape_.out_w()).products()
+                              : shape_.products_inside();
     const double count = static_cast<double>(weights(side));
     const bool words = stored_as(side) == Stored::words;
     const double multiply = multiply_add_cost(bits_ + extra_bits_of(side), stored_as(side) == Stored::limbs) *
@@ -132,27 +138,29 @@ double PackedConv::cost(int side) const {
     return std::max(multiply, memory) + transform;
 }
 
+// `wanted` is auto, lean, direct, winograd (the best of its tiles), or with a tile's side behind it.
 void PackedConv::choose(const std::string& wanted) {
-    if (wanted == "winograd" && !shape_.winograd_fits())
+    const bool tiled = wanted.rfind("winograd", 0) == 0;
+    const int only = tiled && wanted.size() > 8 ? wanted[8] - '0' : 0;
+    if (tiled && !shape_.winograd_fits())
         throw std::invalid_argument("winograd needs a 3x3 kernel with stride 1, dilation 1 and groups 1");
-    if (wanted == "winograd" && bits_ > 62) throw std::invalid_argument("winograd needs bits <= 62");
-    if (wanted != "winograd" && shape_.depthwise()) {
+    if (tiled && bits_ + extra_bits_of(only ? only : 2) > 64)
+        throw std::invalid_argument(wanted + " needs bits <= " + std::to_string(64 - extra_bits_of(only ? only : 2)));
+    if (!tiled && shape_.depthwise()) {
         algorithm_ = Algorithm::depthwise;
         return;
     }
-    stored_ = stored_as(0);
-    if (wanted == "direct" || !shape_.winograd_fits()) return;
-
-    int chosen = 0;
-    double best = wanted == "winograd" ? -1.0 : cost(0);
-    for (const int side : {2, 4}) {
-        if (bits_ + extra_bits_of(side) > 64 || (best >= 0 && cost(side) >= best)) continue;
-        best = cost(side);
-        chosen = side;
+    if (wanted != "direct" && shape_.winograd_fits()) {
+        double best = tiled ? -1.0 : cost(0);
+        for (const int side : {2, 3, 4}) {
+            if ((only && side != only) || bits_ + extra_bits_of(side) > 64 || (best >= 0 && cost(side) >= best)) continue;
+            best = cost(side);
+            side_ = side;
+        }
+        if (wanted == "lean" && weight_bytes(side_) - weight_bytes(0) > kLargeBytes && cost(0) <= 2 * best) side_ = 0;
     }
-    if (wanted == "lean" && weight_bytes(chosen) - weight_bytes(0) > kLargeBytes && cost(0) <= 2 * best) chosen = 0;
-    if (chosen) algorithm_ = chosen == 4 ? Algorithm::winograd4 : Algorithm::winograd2;
-    stored_ = stored_as(chosen);
+    if (side_) algorithm_ = Algorithm::winograd;
+    stored_ = stored_as(side_);
 }
 
 Micro PackedConv::micro(const OutBlock& block, i64 rows) const {
@@ -232,12 +240,11 @@ void PackedConv::pack_depthwise(const u64* weight) {
         for (i64 t = 0; t < taps; ++t) packed_.get()[t * channels + c] = weight[c * taps + t];
 }
 
-// [position][block][channel][lane] of (k G) w (k G)^T, with the odd part of the scale divided out in the ring.
+// [position][block][channel][lane] of (k G) w (k G)^T.
 void PackedConv::pack_winograd(const u64* weight) {
-    const int side = tile_side(), n = side + 2;
+    const int n = side_ + 2;
     const i64 channels = shape_.channels;
-    const u64 unit = side == 4 ? kInverseOf9 : 1;
-    const auto filter = [&](int i, int k) { return static_cast<u64>(i64(side == 4 ? kFilter4[i][k] : kFilter2[i][k])); };
+    const auto filter = [&](int i, int k) { return (side_ == 4 ? kFilter4 : kFilter3)[i][k]; };
     allocate(n * n * plane_words_);
     parallel_ranges(static_cast<i64>(blocks_.size()), 1, [&](i64 begin, i64 end) {
         for (i64 b = begin; b < end; ++b) {
@@ -252,8 +259,7 @@ void PackedConv::pack_winograd(const u64* weight) {
                     for (int i = 0; i < n; ++i)
                         for (int j = 0; j < n; ++j)
                             store_weight(packed_.get() + (i * n + j) * plane_words_ + block.plane, block, c, o,
-                                         unit * (filter(j, 0) * half[i][0] + filter(j, 1) * half[i][1] +
-                                                 filter(j, 2) * half[i][2]));
+                                         filter(j, 0) * half[i][0] + filter(j, 1) * half[i][1] + filter(j, 2) * half[i][2]);
                 }
         }
     });

@@ -44,6 +44,22 @@ struct ConvShape {
     }
 };
 
+// Winograd tiles along a line of `length` outputs: `large` ones of `side` outputs, then `small` ones of one less, which
+// only the side 3 knows: so many that its tiles end where the line does.
+struct TileLine {
+    i64 side, large, small;
+
+    TileLine(i64 side, i64 length) : side(side), large(ceil_div(length, side)), small(0) {
+        if (side == 3) small = 3 * large - length < large ? 3 * large - length : large;
+        large -= small;
+    }
+    i64 count() const { return large + small; }
+    i64 begin(i64 tile) const { return tile * side - (tile > large ? tile - large : 0); }
+    i64 length() const { return begin(count()); }
+    i64 outputs(i64 tile) const { return tile < large ? side : side - 1; }
+    i64 products() const { return large * (side + 2) + small * (side + 1); }
+};
+
 struct OutBlock {  // up to 32 output channels that one call of the innermost kernel computes
     i64 group, first, count;
     int vectors;
@@ -57,7 +73,7 @@ struct StepRange {  // part of the sum over taps and channels, small enough for 
     i64 first_tap, taps, first_channel, channels;
 };
 
-enum class Algorithm { direct, depthwise, winograd2, winograd4 };
+enum class Algorithm { direct, depthwise, winograd };
 enum class Stored { words, shorts, limbs };  // how weights lie in memory: eight bytes, six, or cut into limbs
 
 struct Target {  // where results go
@@ -85,7 +101,6 @@ private:
     void store_weight(u64* tap, const OutBlock& block, i64 channel, i64 lane, u64 value) const;
     void fetch_ahead(MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const;
     double cost(int side) const;
-    int tile_side() const { return algorithm_ == Algorithm::winograd4 ? 4 : 2; }
     int extra_bits() const;  // beyond `bits` that the algorithm computes with
     void choose(const std::string& wanted);
     void make_blocks();
@@ -104,6 +119,7 @@ private:
     int bits_;
     const ConvKernels* kernels_;  // of the level at which the weight was packed
     Algorithm algorithm_ = Algorithm::direct;
+    int side_ = 0;                // of Winograd's tiles
     Stored stored_ = Stored::words;
     std::vector<OutBlock> blocks_;
     i64 row_lanes_ = 0;    // lanes of all blocks together

@@ -18,7 +18,7 @@ const QuadraticOps& quadratic_ops_portable() {
 
 namespace {
 
-constexpr i64 kGrain = 1 << 13;
+constexpr i64 kGrain = 1 << 12;
 
 const QuadraticOps& quadratic_ops() {
 #if AUTOREP_X86

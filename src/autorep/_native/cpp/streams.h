@@ -35,7 +35,7 @@ private:
 // body(first, count) on the blocks that cover 0..total, on up to thread_count() threads.
 template <i64 Block = kStreamBlock, class Body>
 void for_blocks(i64 total, Body&& body) {
-    parallel_ranges(ceil_div(total, Block), (1 << 13) / Block, [&](i64 begin, i64 end) {
+    parallel_ranges(ceil_div(total, Block), (1 << 12) / Block, [&](i64 begin, i64 end) {
         for (i64 block = begin; block < end; ++block) {
             const i64 first = block * Block, left = total - first;
             body(first, left < Block ? left : Block);

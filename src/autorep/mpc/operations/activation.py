@@ -27,8 +27,8 @@ from autorep import _native
 from autorep.mpc.comparisons import COMPARISONS
 from autorep.mpc.online import Exchange
 from autorep.mpc.operations.base import Masks, Operation, Value
-from autorep.mpc.operations.requantize import lift, open_sum, owed
-from autorep.mpc.ring import U64, reduce
+from autorep.mpc.operations.requantize import open_sum, owed
+from autorep.mpc.ring import U64
 from autorep.mpc.signs import SignBatch
 from autorep.mpc.sizes import Part, Round
 from autorep.mpc.verbs import Correlation, Mask, Quadratic, QuadraticShares, Source, Truncation
@@ -142,13 +142,12 @@ class Activation(Operation[ir.Activation]):
     def _relus(self, exchange: Exchange, material: Material, opened: np.ndarray) -> np.ndarray:
         op, shift = self.op, self._kept.shift
         assert material.kept_mask is not None
-        kept = _native.gather(opened, self._kept_index).reshape(-1)
-        public, lifted = lift(kept, op.open_bits, shift)
-        points = [public - _encode_signed(knot) for knot in op.knots]
+        public, lifted = _native.gather_lifted(opened, self._kept_index, op.open_bits, shift)
+        points = [public - _encode_signed(knot) if knot else public for knot in op.knots]
         pieces = self._signs.relu(exchange, material.signs, points, lifted, op.open_bits - shift)
-        total = material.kept_mask.reshape(-1).copy()
+        total = material.kept_mask  # which is used up
         if exchange.party == 0:
             total += _encode_signed(op.offset)
         for slope, piece in zip(op.slopes, pieces):
-            total += piece if slope == 1 else _encode_signed(slope) * piece
-        return reduce(total, op.bits).reshape(material.kept_mask.shape)
+            total += (piece if slope == 1 else _encode_signed(slope) * piece).reshape(total.shape)
+        return total
