@@ -28,7 +28,7 @@ from autorep.service.machine import Command, Machine, Pace
 from autorep.service.queries import Answer, QueryFailure, SessionSettings
 from autorep.service.stock import size_of
 
-SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, held=3, queue=6, per_client=4, half_expiry=15, timeout=30)
+SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, slack=3, queue=6, per_client=4, half_expiry=15, timeout=30)
 BROKEN = QueryFailure(502, "broken", 1)
 
 
@@ -579,7 +579,8 @@ def test_a_reserve_is_prepared_between_queries_not_while_they_run() -> None:
     assert len(world.preparing[0]) == 1, "while the client has its answer to read"
 
 
-def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world: World) -> None:
+def preparations(world: World) -> list[list[bool]]:
+    """Of every preparation that begins from now on, at both parties, whether it is urgent."""
     begun: list[list[bool]] = [[], []]
     perform = world.perform
 
@@ -588,6 +589,11 @@ def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world:
         perform(party, todo)
 
     world.perform = watch  # type: ignore[method-assign]
+    return begun
+
+
+def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world: World) -> None:
+    begun = preparations(world)
     for number in range(6):
         for party in (0, 1):
             world.post(party, "ab"[number % 2], f"{number}")
@@ -604,8 +610,25 @@ def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world:
     assert begun[0][-1], "one lane is free, and nothing is ready"
 
 
+def test_a_crowd_has_every_kit_prepared_urgently() -> None:
+    world = World(batch=4)
+    world.dial()
+    world.heal()
+    for number, party in itertools.product(range(8), (0, 1)):
+        world.post(party, "abcdefgh"[number], f"{number}")
+    while world.boxes[1]:
+        world.deliver(0)
+    begun = preparations(world)
+    world.deal(size=4)
+    world.deliver(0)
+    while world.boxes[0]:
+        world.deliver(1)
+    assert world.leader.ready
+    assert begun[0] == begun[1][-1:] == [True], "it will be used soon, though another one is ready"
+
+
 def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
-    left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.held)
+    left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.slack)
     assert left > 0
     for number in range(left + 1):
         assert world.leader.missing() == (1, 0), "queries come one after another, and use what memory held"
@@ -616,7 +639,7 @@ def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
     world.tick(0.25)
     assert world.leader.missing() == (1, 1), "a query ran since the tick before"
     world.tick(0.25)
-    assert world.leader.missing() == (1, SETTINGS.held + SETTINGS.ready)
+    assert world.leader.missing() == (1, SETTINGS.slack + SETTINGS.ready)
 
 
 # ---------------------------------------------------------------------- several queries together

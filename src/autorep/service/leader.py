@@ -58,7 +58,7 @@ class Leader(Machine):
         While queries run, which making and storing kits would slow down, those that memory holds are used up first.
         """
         stored, settings = [size_of(kit) for kit in tuple(self.stored)], self.settings
-        wishes = [(1, settings.ahead - settings.held * (not self._calm))]
+        wishes = [(1, settings.ahead - settings.slack * (not self._calm))]
         if self._crowd:
             wishes.insert(0, (settings.batch, -(-settings.ahead // settings.batch)))
             if len(self._line) < settings.batch:  # the next ones run alone
@@ -228,9 +228,9 @@ class Leader(Machine):
 
         When no query came for a while, up to the number kept ready. Preparing slows down queries: while they run, only
         what others wait for; between them, while a client reads its answer, a small reserve. It is urgent where queries
-        wait and no kit is ready: then nothing is to be slowed down.
+        wait and no kit is ready: then nothing is to be slowed down. And where there is a crowd: it uses every kit soon.
         """
-        urgent = bool(self._line) and not self._stock.ready
+        urgent = bool(self._line) and (self._crowd > 0 or not self._stock.ready)
         for size in self.settings.sizes:
             wanted = self._goal(size) - self._stock.coming(size)
             while wanted > 0 and not self._pause and (kit := self._stock.begin(size)) is not None:

@@ -243,6 +243,7 @@ class Session(ABC):
                 case Prepare(kit, urgent):
                     assert self.party is not None
                     assert self.machine.epoch is not None
+                    self.store.promise(bytes.fromhex(kit))
                     self._to_prepare[urgent].put((self.machine.epoch, kit, self.party))
                 case Forget(kit):
                     self._prepared.pop(kit, None)
