@@ -442,13 +442,18 @@ class Session(ABC):
         return party
 
     def begin_epoch(self, epoch: str, blinding: Blinding, party: Party | None) -> None:
-        """Both servers are set up; from a link's thread. `party` is None when the one there is remains good."""
+        """Both servers are set up; from a link's thread. `party` is None when the one there is remains good.
+
+        Looking through the store takes its time, in which nobody waits for `turn`, and further kits may come.
+        """
+        with self.turn:
+            known = set(self.machine.stored)
         stored = self._stored_ids()
         with self.turn:
             if self.blinding is not blinding:
                 raise MaterialError("the dealer gave new blinding meanwhile; party 1 must dial again")
             self.party = party or self.party
-            self.happen(self.machine.opened, epoch, stored)
+            self.happen(self.machine.opened, epoch, stored | (self.machine.stored - known))
 
     def _stored_ids(self) -> set[str]:
         return {kit_id.hex() for kit_id in self.store.ids()}
