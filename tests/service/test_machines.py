@@ -28,7 +28,9 @@ from autorep.service.machine import Command, Machine, Pace
 from autorep.service.queries import Answer, QueryFailure, SessionSettings
 from autorep.service.stock import size_of
 
-SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, slack=3, queue=6, per_client=4, half_expiry=15, timeout=30)
+SETTINGS = SessionSettings(
+    lanes=2, ready=3, ahead=8, held=8, slack=3, queue=6, per_client=4, half_expiry=15, timeout=30
+)
 BROKEN = QueryFailure(502, "broken", 1)
 
 
@@ -685,6 +687,26 @@ def test_waiting_queries_of_different_clients_run_together_and_get_their_own_ans
     assert crowd.leader.missing()[0] == 1, "nobody came for a while"
 
 
+def test_queries_that_fill_a_kit_wait_while_it_is_prepared() -> None:
+    world = World(batch=4)
+    world.dial()
+    world.heal()
+    world.deal(size=4)
+    for number, party in itertools.product(range(8), (0, 1)):
+        world.post(party, "abcdefgh"[number], f"{number}")
+    while world.boxes[1]:
+        world.deliver(0)
+    assert 4 in [size_of(kit) for _, kit in world.preparing[0]]
+    assert world.leader.ready, "one kit for a single query"
+    lane, _ = world.running[0]
+    world.deliver_lane(lane)
+    world.finish_query(lane)
+    assert len(world.running[0]) == 1, "which nobody of the six takes:"
+    world.flow()
+    assert len(together(world)) == 1, "four of them run together"
+    assert all(answered(str(number), world.ended[0][str(number)]) for number in range(8))
+
+
 def test_one_withdrawn_half_leaves_the_others_their_run(crowd: World) -> None:
     crowd.withdraw(1, "2")
     crowd.flow()
@@ -733,7 +755,7 @@ def test_kits_for_what_the_line_will_use_next_are_fetched_first(crowd: World) ->
     crowd.leader.stored.clear()
     assert crowd.leader.missing() == (1, SETTINGS.ready), "nobody waits: whoever comes next runs alone"
     crowd.leader.stored = {kit_id(bytes(8), 1, number.to_bytes(7, "big")).hex() for number in range(SETTINGS.ready)}
-    assert crowd.leader.missing() == (4, SETTINGS.ahead // 4), "but a crowd may be back at any moment"
+    assert crowd.leader.missing() == (4, SETTINGS.held // 4), "but a crowd may be back at any moment"
 
 
 @pytest.mark.parametrize("wrong", [("asked", "lone"), ("asked", "asked"), ("never heard of",)])

@@ -50,7 +50,7 @@ class Deployment:
         self._to_prepare: dict[tuple[int, bool], deque[str]] = {
             (party, urgent): deque() for party in (0, 1) for urgent in _PREPARERS
         }
-        settings = SessionSettings(batch=4, slack=9)
+        settings = SessionSettings(batch=4, held=16, slack=16)
         self.leader, self.follower = Leader(settings), Follower(settings)
         self.machines = self.leader, self.follower
         for step in ("opened", "connected"):

@@ -22,9 +22,8 @@ def block(size: int) -> memoryview:
     if not SMALLEST <= size <= LARGEST:
         return np.empty(size, np.uint8).data
     memory = _spare(size)
-    lent = (ctypes.c_uint8 * size).from_buffer(
-        memory.data
-    )  # whatever looks into the block keeps this alive, and only this
+    # Whatever looks into the block keeps `lent` alive, and nothing else does.
+    lent = (ctypes.c_uint8 * size).from_buffer(memory.data)
     weakref.finalize(lent, _SPARE.append, memory)
     return np.frombuffer(memoryview(lent), np.uint8).data
 

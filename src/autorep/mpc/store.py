@@ -34,7 +34,7 @@ from autorep.mpc.record import Record
 from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
-HELD_BYTES = 1 << 27  # of kits of one batch size in memory
+HELD_BYTES = 1 << 28  # of kits of one batch size in memory
 
 
 def record_folder(store_folder: Path) -> Path:
