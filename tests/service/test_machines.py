@@ -581,54 +581,6 @@ def test_a_reserve_is_prepared_between_queries_not_while_they_run() -> None:
     assert len(world.preparing[0]) == 1, "while the client has its answer to read"
 
 
-def preparations(world: World) -> list[list[bool]]:
-    """Of every preparation that begins from now on, at both parties, whether it is urgent."""
-    begun: list[list[bool]] = [[], []]
-    perform = world.perform
-
-    def watch(party: int, todo: list[Command]) -> None:
-        begun[party] += [command.urgent for command in todo if isinstance(command, commands.Prepare)]
-        perform(party, todo)
-
-    world.perform = watch  # type: ignore[method-assign]
-    return begun
-
-
-def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world: World) -> None:
-    begun = preparations(world)
-    for number in range(6):
-        for party in (0, 1):
-            world.post(party, "ab"[number % 2], f"{number}")
-    for _ in range(6):
-        world.deliver(0)
-    assert len(world.running[0]) == SETTINGS.lanes
-    assert begun[0] == [False, False], "a third kit is ready when a lane will be free"
-    for lane in list(world.running[0]):
-        world.deliver_lane(lane)
-        world.finish_query(lane)
-    while world.boxes[0]:
-        world.deliver(1)
-    assert begun[0] == begun[1]
-    assert begun[0][-1], "one lane is free, and nothing is ready"
-
-
-def test_a_crowd_has_every_kit_prepared_urgently() -> None:
-    world = World(batch=4)
-    world.dial()
-    world.heal()
-    for number, party in itertools.product(range(8), (0, 1)):
-        world.post(party, "abcdefgh"[number], f"{number}")
-    while world.boxes[1]:
-        world.deliver(0)
-    begun = preparations(world)
-    world.deal(size=4)
-    world.deliver(0)
-    while world.boxes[0]:
-        world.deliver(1)
-    assert world.leader.ready
-    assert begun[0] == begun[1][-1:] == [True], "it will be used soon, though another one is ready"
-
-
 def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
     left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.slack)
     assert left > 0

@@ -226,17 +226,15 @@ class Leader(Machine):
         """Start to prepare kits that both servers hold.
 
         When no query came for a while, up to the number kept ready. Preparing slows down queries: while they run, only
-        what others wait for; between them, while a client reads its answer, a small reserve. It is urgent where queries
-        wait and no kit is ready: then nothing is to be slowed down. And where there is a crowd: it uses every kit soon.
+        what others wait for; between them, while a client reads its answer, a small reserve.
         """
-        urgent = self._crowd > 0 or (bool(self._line) and not self._stock.ready)
         for size in self.settings.sizes:
             wanted = self._goal(size) - self._stock.coming(size)
             while wanted > 0 and not self._pause and (kit := self._stock.begin(size)) is not None:
                 wanted -= 1
                 self.stored.discard(kit)
-                self._tell({"prepare": kit, "urgent": urgent})
-                self._out.append(Prepare(kit, urgent))
+                self._tell({"prepare": kit})
+                self._out.append(Prepare(kit))
         if self.missing()[1]:
             self._out.append(Fetch())
 
