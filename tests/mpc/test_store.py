@@ -259,8 +259,8 @@ def holding(folder, program_hash) -> Iterator[Store]:
     opened.close()
 
 
-def put_some(store, dealer, count) -> list:
-    kits = [dealer.deal() for _ in range(count)]
+def put_some(store, dealer, count, batch=1) -> list:
+    kits = [dealer.deal(batch) for _ in range(count)]
     for dealt in kits:
         store.put(dealt.kit_id, dealt.kits[1])
     return kits
@@ -291,6 +291,30 @@ def test_older_kits_make_room_and_all_survive_a_stop(holding, dealer, folder, pr
     with pytest.raises(UsedError, match="was used before"):
         again.put(kits[4].kit_id, kits[4].kits[1])
     again.close()
+
+
+def test_kits_for_several_queries_have_memory_of_their_own(folder, program_hash, dealer):
+    holding = Store(folder, program_hash, hold=5)
+    single, together, larger = (put_some(holding, dealer, 6, batch) for batch in (1, 2, 6))
+    left = {dealt.kit_id.hex() for dealt in (single[0], *together[:4], *larger)}
+    assert {path.name for path in files_of(holding)} == left, "five queries of each size stay, and none of the largest"
+    holding.close()
+
+
+def test_kits_in_memory_are_few_where_they_are_large(holding, dealer, monkeypatch):
+    monkeypatch.setattr("autorep.mpc.store.HELD_BYTES", len(dealer.deal().kits[1]))
+    first, _, together = (*put_some(holding, dealer, 2), *put_some(holding, dealer, 1, batch=2))
+    left = {dealt.kit_id.hex() for dealt in (first, together)}
+    assert {path.name for path in files_of(holding)} == left, "one stays, and one is beyond all bytes"
+
+
+def test_a_kit_that_is_about_to_be_taken_does_not_leave_for_the_disk(holding, dealer):
+    first, second = put_some(holding, dealer, 2)
+    holding.promise(first.kit_id)
+    third, fourth = put_some(holding, dealer, 2)
+    assert [path.name for path in files_of(holding)] == [second.kit_id.hex()], "and takes nobody's place"
+    assert bytes(holding.take(first.kit_id)) == first.kits[1]
+    assert holding.ids() == [second.kit_id, third.kit_id, fourth.kit_id]
 
 
 def test_a_kit_taken_while_it_moves_to_the_disk_is_not_left_there(holding, dealer, monkeypatch):

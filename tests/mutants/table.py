@@ -509,6 +509,11 @@ mutant(
     ("mpc/store.py", "            self._record.use(kit_id)\n", ""),
 )
 mutant(
+    "memory-of-a-kit-in-use-lent-again",
+    "tests/mpc/test_blocks.py::test_whatever_looks_into_a_block_keeps_it",
+    ("mpc/blocks.py", "weakref.finalize(lent, _SPARE.append, memory)", "_SPARE.append(memory)"),
+)
+mutant(
     "store-without-record-accepted",
     f"{STORE}::test_a_store_without_its_record_is_refused",
     ("mpc/store.py", "        if any(self._ready.iterdir()):\n", "        if False:\n"),

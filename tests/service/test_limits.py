@@ -62,10 +62,10 @@ def test_recent_forgets_the_oldest() -> None:
 
 def test_large_kits_are_kept_by_their_bytes() -> None:
     settings = SessionSettings(ready=4, ahead=32)
-    assert settings.for_kits_of(1 << 20) == SessionSettings(ready=16, ahead=32, held=16)
-    assert settings.for_kits_of((1 << 20) + 1) == SessionSettings(ready=4, ahead=32, held=16)
-    assert settings.for_kits_of(1 << 24) == SessionSettings(ready=4, ahead=32, held=8)
-    assert settings.for_kits_of(1 << 30) == SessionSettings(ready=2, ahead=16)
+    assert settings.for_kits_of(1 << 20) == SessionSettings(ready=16, ahead=32, held=16, slack=16)
+    assert settings.for_kits_of((1 << 20) + 1) == SessionSettings(ready=4, ahead=32, held=16, slack=16)
+    assert settings.for_kits_of(1 << 25) == SessionSettings(ready=4, ahead=32, held=16, slack=8)
+    assert settings.for_kits_of(1 << 30) == SessionSettings(ready=2, ahead=16, held=8)
     assert settings.for_kits_of(100 << 30) == SessionSettings(ready=1, ahead=1)
     together = SessionSettings(preparation="two-party").for_kits_of(1 << 20)
-    assert (together.ready, together.held) == (4, 0), "too dear to lose in a crash"
+    assert (together.ready, together.held, together.slack) == (4, 0, 0), "too dear to lose in a crash"

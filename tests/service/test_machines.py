@@ -28,7 +28,9 @@ from autorep.service.machine import Command, Machine, Pace
 from autorep.service.queries import Answer, QueryFailure, SessionSettings
 from autorep.service.stock import size_of
 
-SETTINGS = SessionSettings(lanes=2, ready=3, ahead=8, held=3, queue=6, per_client=4, half_expiry=15, timeout=30)
+SETTINGS = SessionSettings(
+    lanes=2, ready=3, ahead=8, held=8, slack=3, queue=6, per_client=4, half_expiry=15, timeout=30
+)
 BROKEN = QueryFailure(502, "broken", 1)
 
 
@@ -579,33 +581,8 @@ def test_a_reserve_is_prepared_between_queries_not_while_they_run() -> None:
     assert len(world.preparing[0]) == 1, "while the client has its answer to read"
 
 
-def test_a_kit_that_queries_wait_for_is_prepared_urgently_at_both_servers(world: World) -> None:
-    begun: list[list[bool]] = [[], []]
-    perform = world.perform
-
-    def watch(party: int, todo: list[Command]) -> None:
-        begun[party] += [command.urgent for command in todo if isinstance(command, commands.Prepare)]
-        perform(party, todo)
-
-    world.perform = watch  # type: ignore[method-assign]
-    for number in range(6):
-        for party in (0, 1):
-            world.post(party, "ab"[number % 2], f"{number}")
-    for _ in range(6):
-        world.deliver(0)
-    assert len(world.running[0]) == SETTINGS.lanes
-    assert begun[0] == [False, False], "a third kit is ready when a lane will be free"
-    for lane in list(world.running[0]):
-        world.deliver_lane(lane)
-        world.finish_query(lane)
-    while world.boxes[0]:
-        world.deliver(1)
-    assert begun[0] == begun[1]
-    assert begun[0][-1], "one lane is free, and nothing is ready"
-
-
 def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
-    left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.held)
+    left = len(world.leader.stored) + SETTINGS.ready - 1 - (SETTINGS.ahead - SETTINGS.slack)
     assert left > 0
     for number in range(left + 1):
         assert world.leader.missing() == (1, 0), "queries come one after another, and use what memory held"
@@ -616,7 +593,7 @@ def test_stock_is_filled_up_in_quiet_moments(world: World) -> None:
     world.tick(0.25)
     assert world.leader.missing() == (1, 1), "a query ran since the tick before"
     world.tick(0.25)
-    assert world.leader.missing() == (1, SETTINGS.held + SETTINGS.ready)
+    assert world.leader.missing() == (1, SETTINGS.slack + SETTINGS.ready)
 
 
 # ---------------------------------------------------------------------- several queries together
@@ -660,6 +637,26 @@ def test_waiting_queries_of_different_clients_run_together_and_get_their_own_ans
     for _ in range(200):
         crowd.tick(0.25)
     assert crowd.leader.missing()[0] == 1, "nobody came for a while"
+
+
+def test_queries_that_fill_a_kit_wait_while_it_is_prepared() -> None:
+    world = World(batch=4)
+    world.dial()
+    world.heal()
+    world.deal(size=4)
+    for number, party in itertools.product(range(8), (0, 1)):
+        world.post(party, "abcdefgh"[number], f"{number}")
+    while world.boxes[1]:
+        world.deliver(0)
+    assert 4 in [size_of(kit) for _, kit in world.preparing[0]]
+    assert world.leader.ready, "one kit for a single query"
+    lane, _ = world.running[0]
+    world.deliver_lane(lane)
+    world.finish_query(lane)
+    assert len(world.running[0]) == 1, "which nobody of the six takes:"
+    world.flow()
+    assert len(together(world)) == 1, "four of them run together"
+    assert all(answered(str(number), world.ended[0][str(number)]) for number in range(8))
 
 
 def test_one_withdrawn_half_leaves_the_others_their_run(crowd: World) -> None:
@@ -710,7 +707,7 @@ def test_kits_for_what_the_line_will_use_next_are_fetched_first(crowd: World) ->
     crowd.leader.stored.clear()
     assert crowd.leader.missing() == (1, SETTINGS.ready), "nobody waits: whoever comes next runs alone"
     crowd.leader.stored = {kit_id(bytes(8), 1, number.to_bytes(7, "big")).hex() for number in range(SETTINGS.ready)}
-    assert crowd.leader.missing() == (4, SETTINGS.ahead // 4), "but a crowd may be back at any moment"
+    assert crowd.leader.missing() == (4, SETTINGS.held // 4), "but a crowd may be back at any moment"
 
 
 @pytest.mark.parametrize("wrong", [("asked", "lone"), ("asked", "asked"), ("never heard of",)])

@@ -17,6 +17,7 @@ from autorep.mpc.kit import kit_id
 from autorep.mpc.transport import Entry
 from autorep.program.files import program_hash
 from autorep.program.ir import Program
+from autorep.service.blinding import Blinding
 from autorep.service.leader_links import LeaderSession
 from autorep.service.machine import Command, End, Tell
 from autorep.service.metrics import Metrics
@@ -39,7 +40,7 @@ def session(program: Program, tmp_path: Path) -> Iterator[LeaderSession]:
 def in_thread(function: Any, *arguments: Any) -> None:
     thread = threading.Thread(target=function, args=arguments)
     thread.start()
-    thread.join(60)
+    thread.join(20)
     assert not thread.is_alive()
 
 
@@ -95,6 +96,22 @@ def test_a_kit_is_known_before_its_supplier_hears_that_it_is_stored(
     session.happen(session.machine.noted, 0.0, "e", {"stored": [kit]})  # party 1's half came at once
     assert kit in session.machine._stock.both or kit in session.machine._stock.progress
     assert not any("discard" in message for message in told)
+
+
+def test_nobody_waits_while_the_store_is_looked_through_and_what_comes_meanwhile_is_known(
+    session: LeaderSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, early, late = (kit_id(bytes(8), 1, bytes([number] * 7)) for number in range(3))
+
+    def slow_look() -> list[bytes]:
+        in_thread(session.happen, session.machine.put, [late.hex()])
+        return [early]
+
+    session.blinding = Blinding("b", b"")
+    session.machine.stored = {gone.hex()}
+    monkeypatch.setattr(session.store, "ids", slow_look)
+    session.begin_epoch("e", session.blinding, None)
+    assert session.machine.stored == {early.hex(), late.hex()}
 
 
 @pytest.mark.parametrize("outcome", [ANSWER, QueryFailure(502, "broken", 1)])

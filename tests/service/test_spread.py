@@ -1,9 +1,9 @@
 """How evenly clients are served: leader and follower decide, a processor that exists only in numbers does the work.
 
 Everything a deployment does for a query is work of so many milliseconds for one of its threads: the client's, HTTP at
-both servers, dealing, storing and preparing kits, and the run, in lock step. Threads share the cores evenly, except for
-preparation, which stands back unless it is urgent. Costs are those of ResNet-20 with 5,652 ReLUs, so time here is as if
-all of it ran on a machine with two cores, but no machine's load can change what comes out.
+both servers, dealing, storing and preparing kits, and the run, in lock step. Threads share the cores evenly. Costs are
+those of ResNet-20 with 5,652 ReLUs, so time here is as if all of it ran on a machine with two cores, but no machine's
+load can change what comes out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from autorep.service.stock import size_of
 
 DEAL, STORE, PREPARE, RUN = {1: 23.0, 4: 72.0}, {1: 5.0, 4: 18.0}, {1: 10.4, 4: 29.0}, {1: 13.2, 4: 38.0}  # ms
 ASK, TAKE_IN, GIVE_BACK, MESSAGE, WAITS, PARTS = 0.8, 1.5, 0.8, 0.3, 4.0, 8
-STANDING_BACK = 335 / 1024  # the scheduler's weight of a thread at nice 5
 ANSWER = Answer(np.zeros(1), 0.01, Entry(), 1)
 Then = Callable[[], Any]
 
@@ -44,13 +43,11 @@ class Deployment:
         self.together: Counter[int] = Counter()
         self._numbers, self._random = itertools.count(), random.Random(1)
         self._timers: list[tuple[float, int, Then]] = []
-        self._work: dict[str, deque[list[Any]]] = {}  # thread -> milliseconds left, what then, weight
+        self._work: dict[str, deque[list[Any]]] = {}  # thread -> milliseconds left, what then
         self._asked: dict[str, tuple[int, float, set[int]]] = {}  # query -> client, since when, who answered
         self._dealing = False
-        self._to_prepare: dict[tuple[int, bool], deque[str]] = {
-            (party, urgent): deque() for party in (0, 1) for urgent in _PREPARERS
-        }
-        settings = SessionSettings(batch=4, held=9)
+        self._to_prepare: tuple[deque[str], deque[str]] = deque(), deque()
+        settings = SessionSettings(batch=4, held=16, slack=16)
         self.leader, self.follower = Leader(settings), Follower(settings)
         self.machines = self.leader, self.follower
         for step in ("opened", "connected"):
@@ -93,24 +90,14 @@ class Deployment:
     def _after(self, milliseconds: float, then: Then) -> None:
         heapq.heappush(self._timers, (self.now + milliseconds, next(self._numbers), then))
 
-    def _spend(self, thread: str, milliseconds: float, then: Then, weight: float = 1.0) -> None:
+    def _spend(self, thread: str, milliseconds: float, then: Then) -> None:
         """Work for a thread, which does one thing after another; no two take exactly as long."""
-        self._work.setdefault(thread, deque()).append([milliseconds * self._random.uniform(0.9, 1.1), then, weight])
+        self._work.setdefault(thread, deque()).append([milliseconds * self._random.uniform(0.9, 1.1), then])
 
     def _rates(self) -> dict[str, float]:
-        """The share of a core that each busy thread has: by weight, at most a whole one."""
-        weights = {thread: queue[0][2] for thread, queue in self._work.items() if queue}
-        capacity, rates = self.cores, {}
-        while weights:
-            unit = capacity / sum(weights.values())
-            whole = [thread for thread, weight in weights.items() if weight * unit >= 1]
-            if not whole:
-                return rates | {thread: weight * unit for thread, weight in weights.items()}
-            for thread in whole:
-                rates[thread] = 1.0
-                capacity -= 1.0
-                del weights[thread]
-        return rates
+        """The share of a core that each busy thread has, at most a whole one."""
+        busy = [thread for thread, queue in self._work.items() if queue]
+        return dict.fromkeys(busy, min(1.0, self.cores / max(1, len(busy))))
 
     def _tick(self) -> None:
         for party, machine in enumerate(self.machines):
@@ -126,8 +113,8 @@ class Deployment:
                     self._after(MESSAGE, lambda m=message: self._do(1, self.follower.told("e", m)))
                 case commands.Tell(message):
                     self._after(MESSAGE, lambda m=message: self._do(0, self.leader.noted(self.now / 1000, "e", m)))
-                case commands.Prepare(kit, urgent):
-                    self._to_prepare[party, urgent].append(kit)
+                case commands.Prepare(kit):
+                    self._to_prepare[party].append(kit)
                     self._prepare(party)
                 case commands.Run(lane, keys, kit) if party == 0:
                     self.together[len(keys)] += 1
@@ -143,11 +130,11 @@ class Deployment:
 
     def _prepare(self, party: int) -> None:
         """Some threads at each server prepare kits."""
-        for number, urgent in enumerate(_PREPARERS):
-            thread, waiting = f"prepare {party} {number}", self._to_prepare[party, urgent]
+        for number in range(_PREPARERS):
+            thread, waiting = f"prepare {party} {number}", self._to_prepare[party]
             if waiting and not self._work.get(thread):
-                kit, weight = waiting.popleft(), 1.0 if urgent else STANDING_BACK
-                self._spend(thread, PREPARE[size_of(kit)], lambda kit=kit: self._prepared(party, kit), weight)
+                kit = waiting.popleft()
+                self._spend(thread, PREPARE[size_of(kit)], lambda kit=kit: self._prepared(party, kit))
 
     def _prepared(self, party: int, kit: str) -> None:
         self._do(party, self.machines[party].prepared("e", kit, good=True))

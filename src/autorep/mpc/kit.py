@@ -21,10 +21,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from autorep.errors import MaterialError
+from autorep.mpc.blocks import block
 from autorep.mpc.prg import stream_key
 
 MAGIC = b"ARPB"
@@ -168,7 +168,7 @@ class KitBuffer:
     """A kit in memory, at its final size from the start: written piece by piece, then read without a copy."""
 
     def __init__(self, size: int) -> None:
-        self._data = np.empty(size, np.uint8).data
+        self._data = block(size)
         self._written = self._read = 0
 
     def write(self, piece: bytes | memoryview) -> None:

@@ -12,7 +12,8 @@ Kits without a key are left over from such a crash, or came back with a backup: 
 
 A server that has a dealer may hold the newest kits in memory (`hold`), from where they are used first: while kits come
 as fast as they are used, none of them is written to the disk, encrypted and read again. One that must make room for a
-newer one moves to the disk, and so do all of them when the store is closed. A crash loses those in memory, unused.
+newer one of the same batch size moves to the disk, unless it is about to be taken (`promise`), and so do all of them
+when the store is closed. A crash loses those in memory, unused.
 """
 
 from __future__ import annotations
@@ -26,16 +27,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-
 from autorep import private
 from autorep.errors import MaterialError
-from autorep.mpc.kit import Header, KitCheck, batch_of, read_header
+from autorep.mpc.kit import Header, KitBuffer, KitCheck, batch_of, read_header
 from autorep.mpc.record import Record
 from autorep.mpc.seal import Sealer, unseal
 
 _ID = re.compile(r"[0-9a-f]{32}")
-HELD_BYTES = 1 << 27  # of kits in memory
+HELD_BYTES = 1 << 28  # of kits of one batch size in memory
 
 
 def record_folder(store_folder: Path) -> Path:
@@ -60,29 +59,25 @@ class Incoming:
 
 
 class Collected:
-    """A kit on its way to memory: each piece is checked as it comes, and kept; whoever gave it must not reuse it."""
+    """A kit on its way to memory: each piece is checked as it comes, and kept."""
 
-    def __init__(self) -> None:
-        self._check = KitCheck()
-        self._pieces: list[bytes | memoryview] = []
+    def __init__(self, size: int) -> None:
+        self._check, self._kit = KitCheck(), KitBuffer(size)
 
     def write(self, piece: bytes | memoryview) -> None:
         self._check.update(piece)
-        self._pieces.append(piece)
+        self._kit.write(piece)
 
     def finish(self) -> tuple[Header, memoryview]:
         """The header of the whole, unaltered kit, and the kit."""
-        header = self._check.finish()
-        if len(self._pieces) > 1:
-            self._pieces = [np.concatenate([np.frombuffer(piece, np.uint8) for piece in self._pieces]).data]
-        return header, memoryview(self._pieces[0]).toreadonly()
+        return self._check.finish(), self._kit.read().toreadonly()
 
 
 class Store:
     """Single-use kits of one party for one program; one process at a time holds it.
 
     Args:
-        hold: kits that may be in memory, the newest ones.
+        hold: queries whose kits may be in memory, the newest ones; as many for each batch size.
 
     Attributes:
         turned_away: kits found here that the record does not know as unused; they were deleted.
@@ -91,6 +86,7 @@ class Store:
     def __init__(self, folder: str | Path, program_hash: bytes, hold: int = 0) -> None:
         self.folder, self._program_hash, self._hold = Path(folder), program_hash, hold
         self._held: dict[bytes, memoryview] = {}  # oldest first
+        self._promised: set[bytes] = set()
         self._lock = threading.Lock()  # where a kit is: in memory, on disk, or gone
         self._ready, self._incoming = self.folder / "ready", self.folder / "incoming"
         self._make_folders()
@@ -165,11 +161,11 @@ class Store:
         nothing behind.
         """
         self._record.refuse_used(kit_id)
-        if not self._make_room(size):
+        if not self._make_room(batch_of(kit_id), size):
             with self._to_disk(kit_id) as sink:
                 yield sink
             return
-        collected = Collected()
+        collected = Collected(size)
         yield collected
         header, data = collected.finish()
         self._check_header(header, kit_id)
@@ -178,19 +174,20 @@ class Store:
                 raise MaterialError(f"kit {kit_id.hex()} is here already")
             self._held[kit_id] = data
 
-    def _make_room(self, size: int) -> bool:
-        """Whether a new kit may stay in memory; the oldest ones there leave for the disk."""
-        if not self._hold or size > HELD_BYTES:
+    def _make_room(self, batch: int, size: int) -> bool:
+        """Whether a new kit may stay in memory; the oldest ones of its batch size there leave for the disk."""
+        if batch > self._hold or size > HELD_BYTES:
             return False
-        while (oldest := self._oldest_beyond(size)) is not None:
+        while (oldest := self._oldest_beyond(batch, size)) is not None:
             self._move_to_disk(oldest)
         return True
 
-    def _oldest_beyond(self, size: int) -> bytes | None:
-        """The kit in memory that must leave before one of this size comes, if any."""
+    def _oldest_beyond(self, batch: int, size: int) -> bytes | None:
+        """The kit in memory that must leave before one of this batch size and so many bytes comes, if any."""
         with self._lock:
-            full = len(self._held) >= self._hold or sum(map(len, self._held.values())) + size > HELD_BYTES
-            return next(iter(self._held)) if self._held and full else None
+            alike = {i: len(kit) for i, kit in self._held.items() if batch_of(i) == batch and i not in self._promised}
+        full = batch * (len(alike) + 1) > self._hold or sum(alike.values()) + size > HELD_BYTES
+        return next(iter(alike)) if alike and full else None
 
     def _move_to_disk(self, kit_id: bytes) -> None:
         """Write out a kit that is in memory, unless somebody takes it meanwhile."""
@@ -231,10 +228,15 @@ class Store:
         if min(header.batch, 256) != batch_of(kit_id):
             raise MaterialError(f"kit {kit_id.hex()}: its id is one of another batch size than {header.batch}")
 
+    def promise(self, kit_id: bytes) -> None:
+        """A kit is about to be taken: if it is in memory, it need not make room for others."""
+        self._promised.add(kit_id)
+
     def take(self, kit_id: bytes) -> memoryview:
         """Take a kit out for good and return its bytes; raises MaterialError if they are not those that were put."""
         with self._lock:
             held = self._held.pop(kit_id, None)
+            self._promised.discard(kit_id)
         if held is not None:
             self._record.use(kit_id)
             return held

@@ -37,7 +37,7 @@ class Follower(Machine):
             return []
         match command:
             case {"prepare": str(kit)}:
-                self._begin(kit, bool(command.get("urgent")))
+                self._begin(kit)
             case {"forget": str(kit)}:
                 self._preparing.discard(kit)
                 self._prepared.discard(kit)
@@ -78,11 +78,11 @@ class Follower(Machine):
         self._end_all(keys, outcome)
         return self._commands()
 
-    def _begin(self, kit: str, urgent: bool) -> None:
+    def _begin(self, kit: str) -> None:
         if kit in self.stored:
             self.stored.remove(kit)
             self._preparing.add(kit)
-            self._out.append(Prepare(kit, urgent))
+            self._out.append(Prepare(kit))
         else:
             self._tell({"missing": kit})
 

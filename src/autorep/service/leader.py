@@ -21,7 +21,6 @@ from autorep.service.stock import Stock, size_of
 
 _LONGEST_PAUSE = 20  # ticks
 _CROWD = 120  # ticks for which kits for several queries are kept in stock after the last crowd
-_BATCHES_READY = 2
 
 
 class Leader(Machine):
@@ -58,9 +57,9 @@ class Leader(Machine):
         While queries run, which making and storing kits would slow down, those that memory holds are used up first.
         """
         stored, settings = [size_of(kit) for kit in tuple(self.stored)], self.settings
-        wishes = [(1, settings.ahead - settings.held * (not self._calm))]
+        wishes = [(1, settings.ahead - settings.slack * (not self._calm))]
         if self._crowd:
-            wishes.insert(0, (settings.batch, -(-settings.ahead // settings.batch)))
+            wishes.insert(0, (settings.batch, max(1, settings.held // settings.batch)))  # all of them in memory
             if len(self._line) < settings.batch:  # the next ones run alone
                 wishes.insert(0, (1, settings.ready))
         for size, ahead in wishes:
@@ -227,17 +226,15 @@ class Leader(Machine):
         """Start to prepare kits that both servers hold.
 
         When no query came for a while, up to the number kept ready. Preparing slows down queries: while they run, only
-        what others wait for; between them, while a client reads its answer, a small reserve. It is urgent where queries
-        wait and no kit is ready: then nothing is to be slowed down.
+        what others wait for; between them, while a client reads its answer, a small reserve.
         """
-        urgent = bool(self._line) and not self._stock.ready
         for size in self.settings.sizes:
             wanted = self._goal(size) - self._stock.coming(size)
             while wanted > 0 and not self._pause and (kit := self._stock.begin(size)) is not None:
                 wanted -= 1
                 self.stored.discard(kit)
-                self._tell({"prepare": kit, "urgent": urgent})
-                self._out.append(Prepare(kit, urgent))
+                self._tell({"prepare": kit})
+                self._out.append(Prepare(kit))
         if self.missing()[1]:
             self._out.append(Fetch())
 
@@ -245,7 +242,7 @@ class Leader(Machine):
         """Kits of a size that should be ready."""
         settings, line = self.settings, len(self._line)
         if size > 1 and self._crowd:
-            return min(_BATCHES_READY, settings.ready, max(1, line // size))
+            return min(settings.ready, max(1, min(settings.lanes, line // size) // 2))  # lanes take turns
         if size > 1:
             return int(line > 0 and not self._flows and not self._stock.any_of(1))  # a last resort
         reserve = max(1, min(settings.lanes, settings.ready // 2))
@@ -291,6 +288,7 @@ class Leader(Machine):
     def _next_size(self) -> int:
         """Batch size of the kit to use next: one that the queries in line fill; 0 if none is ready.
 
+        Queries that fill one that will be ready soon wait for it: alone, they would keep the others waiting for longer.
         Where there is no other kit at all, a larger one serves fewer.
         """
         standing = self._standing()
@@ -301,6 +299,8 @@ class Leader(Machine):
             last_resort = size > 1 and not self._stock.any_of(1)
             if self._stock.has_ready(size) and (standing >= size or last_resort):
                 return size
+            if 1 < size <= standing and self._stock.coming(size):
+                break
         return 0
 
     def _standing(self) -> int:

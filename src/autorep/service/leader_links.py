@@ -48,6 +48,7 @@ class LeaderSession(Session):
     def cut_links(self, epoch: str) -> None:
         links, self._links = self._links, set()
         self._outbox.close()
+        self._outbox = Outbox()
         for link in links:
             link.interrupt()
 
@@ -58,11 +59,6 @@ class LeaderSession(Session):
         self.happen(self.machine.supply, flows)
 
     # ------------------------------------------------------------------ each in its own thread
-
-    def begin_epoch(self, *facts: Any) -> None:
-        with self.turn:
-            super().begin_epoch(*facts)
-            self._outbox = Outbox()
 
     def _join(self, transport: Transport, epoch: str) -> Outbox | None:
         """A link of this epoch is there; None when the epoch is over."""

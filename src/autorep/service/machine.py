@@ -36,13 +36,9 @@ class Tell:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Take a kit out of the store for good and do its offline part; then report `prepared`.
-
-    `urgent`: queries wait for it; else it is to stand back behind those that run.
-    """
+    """Take a kit out of the store for good and do its offline part; then report `prepared`."""
 
     kit: str
-    urgent: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class SessionSettings:
         ready: kits prepared in memory ahead of queries, of large ones as many as take READY_BYTES, and at least one; of
             small ones of a dealer SMALL_READY times as many, or preparing would take longer than queries do.
         ahead: kits kept in the store, of large ones as many as take AHEAD_BYTES, and at least one.
-        held: of them in memory, the newest and first to be used; fetched anew in quiet moments only.
+        held: queries whose kits, the newest and first to be used, may be in memory; as many for each batch size.
+        slack: of them, for whom there is room in memory: so many run before kits are fetched anew.
         queue: queries that may wait at a server; per_client: of one client.
         half_expiry: seconds after which a query whose other half did not arrive is dropped.
         timeout: seconds without progress after which a link or a waiting query fails.
@@ -44,6 +45,7 @@ class SessionSettings:
     ready: int = 4
     ahead: int = 32
     held: int = 0
+    slack: int = 0
     queue: int = 128
     per_client: int = 64
     half_expiry: float = 15.0
@@ -75,7 +77,8 @@ class SessionSettings:
         times = SMALL_READY if dealt and size <= SMALL_BYTES else 1
         ready, ahead = min(times * self.ready, ready), min(self.ahead, ahead)
         batch = self.batch if self.batch * size <= BATCH_BYTES else 1
-        return replace(self, ready=ready, ahead=ahead, batch=batch, held=min(ahead // 2, HELD_BYTES // size) * dealt)
+        held = ahead // 2 * dealt
+        return replace(self, ready=ready, ahead=ahead, batch=batch, held=held, slack=min(held, HELD_BYTES // size))
 
 
 class QueryFailure(Exception):

@@ -3,7 +3,7 @@
 The machine (`Leader` or `Follower`) decides. It and everything else that changes here belong to whoever holds `turn`:
 the event loop's thread, which speaks with clients, or the thread of a link or lane that has something to report. So a
 query goes from thread to thread only where it must. What is not urgent, and what clients wait for, is posted to the
-loop; threads that prepare kits, which may stand back for long, never hold `turn`.
+loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import queue
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -52,7 +50,9 @@ from autorep.service.stock import size_of
 from autorep.service.workers import Worker, repeat
 
 _TICK = 0.25
-_PREPARERS = (True, True, False)  # threads that prepare kits: those for urgent ones, and one that stands back
+# Threads that prepare kits. Their priority is that of all others: one of less, put off by the system while it has the
+# interpreter's lock, holds up the very queries that it should stand back for.
+_PREPARERS = 2
 
 
 @dataclass
@@ -159,18 +159,13 @@ class Session(ABC):
         self.stopping = threading.Event()
         self.wanted = threading.Event()  # set when the store wants another kit
         self.workers: list[Worker] = [
-            Worker(
-                "autorep-prepare", partial(self._prepare_forever, urgent), self.stopping, self.metrics.crashed,
-                program=program_hash,
-            )
-            for urgent in _PREPARERS
-        ]  # fmt: skip
+            Worker("autorep-prepare", self._prepare_forever, self.stopping, self.metrics.crashed, program=program_hash)
+            for _ in range(_PREPARERS)
+        ]
         self._load_shares = load_shares
         self._queries: dict[str, _Query] = {}
         self._prepared: dict[str, Kit] = {}
-        self._to_prepare: dict[bool, queue.SimpleQueue[tuple[str, str, Party]]] = {
-            urgent: queue.SimpleQueue() for urgent in _PREPARERS
-        }
+        self._to_prepare: queue.SimpleQueue[tuple[str, str, Party]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: int | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -218,7 +213,7 @@ class Session(ABC):
     # ------------------------------------------------------------------ events and commands
 
     def happen(self, event_of: Callable[..., list[Command]], *facts: Any) -> None:
-        """Tell the machine of an event and do what it commands; from any thread but those that stand back."""
+        """Tell the machine of an event and do what it commands; from any thread."""
         with self.turn:
             try:
                 self._perform(event_of(*facts))
@@ -240,10 +235,11 @@ class Session(ABC):
             match command:
                 case Tell(message):
                     self.tell(message)
-                case Prepare(kit, urgent):
+                case Prepare(kit):
                     assert self.party is not None
                     assert self.machine.epoch is not None
-                    self._to_prepare[urgent].put((self.machine.epoch, kit, self.party))
+                    self.store.promise(bytes.fromhex(kit))
+                    self._to_prepare.put((self.machine.epoch, kit, self.party))
                 case Forget(kit):
                     self._prepared.pop(kit, None)
                 case Discard(kits):
@@ -441,24 +437,27 @@ class Session(ABC):
         return party
 
     def begin_epoch(self, epoch: str, blinding: Blinding, party: Party | None) -> None:
-        """Both servers are set up; from a link's thread. `party` is None when the one there is remains good."""
+        """Both servers are set up; from a link's thread. `party` is None when the one there is remains good.
+
+        Looking through the store takes its time, in which nobody waits for `turn`, and further kits may come.
+        """
+        with self.turn:
+            known = set(self.machine.stored)
         stored = self._stored_ids()
         with self.turn:
             if self.blinding is not blinding:
                 raise MaterialError("the dealer gave new blinding meanwhile; party 1 must dial again")
             self.party = party or self.party
-            self.happen(self.machine.opened, epoch, stored)
+            self.happen(self.machine.opened, epoch, stored | (self.machine.stored - known))
 
     def _stored_ids(self) -> set[str]:
         return {kit_id.hex() for kit_id in self.store.ids()}
 
-    def _prepare_forever(self, urgent: bool) -> None:
+    def _prepare_forever(self) -> None:
         """Take kits out of the store for good and do their offline part, one after another."""
-        if not urgent:
-            _step_back()
         while not self.stopping.is_set():
             try:
-                epoch, kit_id, party = self._to_prepare[urgent].get(timeout=1.0)
+                epoch, kit_id, party = self._to_prepare.get(timeout=1.0)
             except queue.Empty:
                 continue
             kit: Kit | None = None
@@ -502,10 +501,3 @@ class Session(ABC):
 def _keys(key: str, images: int) -> list[str]:
     """What a query's images are known by, one key each, at both servers."""
     return [key] if images == 1 else [f"{key}.{number}" for number in range(images)]
-
-
-def _step_back() -> None:
-    """Preparation yields to queries in flight: a lower priority for this thread, where the system has such."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
