@@ -230,7 +230,8 @@ class Store:
 
     def promise(self, kit_id: bytes) -> None:
         """A kit is about to be taken: if it is in memory, it need not make room for others."""
-        self._promised.add(kit_id)
+        with self._lock:
+            self._promised.add(kit_id)
 
     def take(self, kit_id: bytes) -> memoryview:
         """Take a kit out for good and return its bytes; raises MaterialError if they are not those that were put."""
@@ -255,6 +256,7 @@ class Store:
     def discard(self, kit_id: bytes) -> None:
         """Delete an unused kit, for example one the other party does not have."""
         with self._lock:
+            self._promised.discard(kit_id)
             if self._held.pop(kit_id, None) is not None:
                 return
         (self._ready / kit_id.hex()).unlink(missing_ok=True)
