@@ -113,12 +113,19 @@ class Chaos:
                 byte = file.read(1)
                 file.seek(place)
                 file.write(bytes([(byte[0] if byte else 0) ^ 0x40]))
-        use_up(self._deployment)
+        self._need_the_disk()
 
     def _delete(self) -> None:
         for kit in self._kits():
             kit.unlink(missing_ok=True)
+        self._need_the_disk()
+
+    def _need_the_disk(self) -> None:
+        """Use kits up while no others come: those in memory first, then those on disk."""
+        dealer = self._deployment.processes["dealer"]
+        dealer.send_signal(signal.SIGSTOP)
         use_up(self._deployment)
+        dealer.send_signal(signal.SIGCONT)
 
     def _no_room(self) -> None:
         store = self._deployment.folder / f"store{self._role()[-1]}"
