@@ -200,7 +200,8 @@ void masked_forward(std::uintptr_t mask, std::uintptr_t gate, std::uintptr_t mea
     const int parts = parts_of(rows, images * channels * positions, threads);
     std::vector<double> sums(parts * images, 0.0);
     const Call call{pointer<void>(z), nullptr, pointer<void>(out), image_mask.data(),
-                    gate ? image_gate.data() : nullptr, numbers.data(), nullptr, nullptr, sums.data(), nullptr, images, channels, positions, cap, range_limit, slope_limit};
+                    gate ? image_gate.data() : nullptr, numbers.data(), nullptr, nullptr, sums.data(), nullptr,
+                    images, channels, positions, cap, range_limit, slope_limit};
     run(call, half ? pick<Bfloat16>(last, false) : pick<float>(last, false), rows, parts);
     for (i64 n = 0; n < images; ++n) {
         double total = 0;
@@ -226,8 +227,9 @@ void masked_backward(std::uintptr_t mask, std::uintptr_t gate, std::uintptr_t me
     std::vector<double> sums(3 * channels * parts, 0.0);
     std::vector<float> image_grad(mask_grad ? channels * positions : 0, 0.0f);
     const Call call{pointer<void>(z), pointer<void>(out_grad), pointer<void>(z_grad), image_mask.data(),
-                    gate ? image_gate.data() : nullptr, numbers.data(), mask_grad ? image_grad.data() : nullptr, sums.data(), nullptr,
-                    pointer<float>(range_grad), images, channels, positions, cap, range_limit, slope_limit};
+                    gate ? image_gate.data() : nullptr, numbers.data(), mask_grad ? image_grad.data() : nullptr,
+                    sums.data(), nullptr, pointer<float>(range_grad), images, channels, positions, cap, range_limit,
+                    slope_limit};
     run(call, half ? pick<Bfloat16>(last, true) : pick<float>(last, true), rows, parts);
     site.coefficient_grad(sums, pointer<float>(coefficient_grad));
     if (mask_grad) site.channels_first(image_grad, last, pointer<float>(mask_grad));
