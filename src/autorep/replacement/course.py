@@ -212,7 +212,8 @@ class Course:
 
     def _stressful(self) -> bool:
         """Whether this step has stress: every other one, once the masks are final and the network settles."""
-        return self.handle.frozen and self.taken % STRESS_EVERY == 0
+        due = self.taken >= self.settings.stress_from * self.total_steps
+        return due and self.handle.frozen and self.taken % STRESS_EVERY == 0
 
     def _stress_loss(self, stress: Stress, sums: Tensor | None) -> Tensor:
         """The stress as a term of the loss whose gradient has at most the norm `stress_clip`.

@@ -92,6 +92,8 @@ class CourseSettings:
     """From the freeze to the last step, the cut-off opens evenly to so many times `input_limit`."""
     stress_weight: float = 2.0
     """Weight of the stress (see `stress`) in every other step after the freeze; 0 leaves it out."""
+    stress_from: float = 0.0
+    """Share of all steps before which there is no stress, also where the masks are final."""
     stress_clip: float = 5.0
     """Largest norm of the gradient that the stress may add to a step."""
     stress_limit: float = 10.0
@@ -104,7 +106,7 @@ class CourseSettings:
     def __post_init__(self) -> None:
         valid: list[tuple[bool, str, str]] = [
             (0 <= getattr(self, name) <= 1, name, "a share from 0 to 1")
-            for name in ("curve", "freeze_at", "warmup", "average")
+            for name in ("curve", "freeze_at", "warmup", "stress_from", "average")
         ]
         rates = (
             "coefficient_rate",
