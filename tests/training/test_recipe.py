@@ -115,6 +115,7 @@ def test_features_are_matched_until_the_freeze_or_to_the_end(baseline, tmp_path,
 
 def test_no_epochs_replaces_by_calibration_alone(baseline, tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "FeatureTap", None)  # a student that is not trained has no features to match
+    monkeypatch.setattr(recipe, "fit_without_training_", partial(recipe.fit_without_training_, steps=40))
     weights = baseline[0] / "model.safetensors"
     result = replace(ReplaceSettings(weights=weights, budget=0.5, epochs=0, lost_among=100, out=tmp_path / "run"))
     assert result["relus"] == 2048

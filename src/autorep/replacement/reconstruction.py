@@ -2,9 +2,10 @@
 
 1. Polynomials are fitted to each channel's distribution, elements ranked by their sensitivity, masks put at the budget.
 2. `correction`: polynomials and weights by least squares, layer by layer, from the first to the last.
-3. Reconstruction, where steps are asked for: every site's output, and the answers, are matched to those of the all-ReLU
-   network by gradient steps, with batch norm at its own fixed statistics, so that what is fitted is what will be
-   deployed. Distorted copies of the images (`stress`) pull the inputs of polynomials into range meanwhile.
+3. Reconstruction: the answers, and the last site's output at every resolution, are matched to those of the all-ReLU
+   network by gradient steps. A few thousand images are soon known by heart, so every step sees new ones made of them:
+   shifted, mirrored, and half of them mixed with another image. The all-ReLU network answers whatever it is shown, so
+   no label is needed for any of it. The course beside it (`course`) keeps the inputs of polynomials in range.
 """
 
 from __future__ import annotations
@@ -12,39 +13,51 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from autorep.errors import BudgetError, DataError
 from autorep.replacement.correction import correct_
 from autorep.replacement.course import Course
-from autorep.replacement.handle import attach
-from autorep.replacement.moments import evaluating
-from autorep.replacement.replaced import ReplacedActivations
+from autorep.replacement.handle import Replacement, attach
 from autorep.replacement.schedule import cosine
 from autorep.replacement.settings import CourseSettings
 from autorep.replacement.softened import distillation
 
 RANKING_PIXELS = 1 << 18  # of the images that elements are ranked by, at a time
 CORRECTION_PIXELS = 1 << 20  # of the images that least squares are solved on
-CLIP = 1.0  # largest norm of a step's gradient
+STEPS = 1200  # of the reconstruction
+MIXED = 0.5  # share of a step's images that are mixed with another
+WARMUP = 0.04  # share of the steps in which the rate rises
+CLIP = 5.0  # largest norm of a step's gradient
+MATCHING = CourseSettings(average=0.995, input_limit=12.0, input_opening=1.3)  # the masks are final, all is fine-tuning
 
 
 def fit_without_training_(
-    model: nn.Module, images: Tensor, *, steps: int = 0, batch: int = 64, rate: float = 5e-4, seed: int = 0
+    model: nn.Module,
+    images: Tensor,
+    *,
+    steps: int = STEPS,
+    batch: int = 128,
+    rate: float = 0.006,
+    precision: torch.dtype = torch.float32,
+    seed: int = 0,
 ) -> None:
     """Bring a model with replaced activations down to its budget, in place, by unlabelled images alone.
 
     Args:
         model: as `replace_activations_` left it, all activations still kept and a budget set.
         images: normalised; some two thousand are enough.
-        steps: gradient steps of the reconstruction; 0 leaves it at least squares. On a ResNet-20, 300 steps change
-            the accuracy little, but far fewer images run away (bench/results/training).
-        batch: images in a step; they are shifted by up to an eighth of their side each time.
-        rate: of the weights, with Adam, at its highest; coefficients have four times as much.
-        seed: decides the order and the shifts.
+        steps: gradient steps of the reconstruction; 0 leaves it at least squares, which is faster and far less accurate
+            (bench/results/training). A step takes as long as five forward passes of the batch.
+        batch: images in a step; batch norm takes its statistics from them, so a dozen at the very least.
+        rate: of the weights, at its highest.
+        precision: of the reconstruction's passes; torch.bfloat16 is faster where the processor has it.
+        seed: decides what the steps see.
     """
     handle = attach(model)
     budget = handle.require_budget()
@@ -57,62 +70,62 @@ def fit_without_training_(
     reference = copy.deepcopy(model).eval().requires_grad_(False)
     settings = CourseSettings(curve=1.0, average=0.0)  # scores must rank by what full quadratics miss
     pixels = images[0, 0].numel()
-    course = Course(model, handle, lambda: images.split(max(1, RANKING_PIXELS // pixels)), 0, settings, epoch_steps=1)
-    course.begin_()
+    ranking = Course(model, handle, lambda: images.split(max(1, RANKING_PIXELS // pixels)), 0, settings, epoch_steps=1)
+    ranking.begin_()
+    ranking.end_()
     handle.settle_(budget)
     correct_(model, images[: max(1, CORRECTION_PIXELS // pixels)], seed=seed)
     if steps:
-        with _at_inference_statistics(model, handle):
-            _reconstruct_(course, reference, images, steps, batch, rate, torch.Generator().manual_seed(seed))
-    course.end_()
+        training = model.training
+        _reconstruct_(
+            model.train(), handle, reference, images, steps, batch, rate, precision, torch.Generator().manual_seed(seed)
+        )
+        model.train(training)
 
 
 def _reconstruct_(
-    course: Course, reference: nn.Module, images: Tensor, steps: int, batch: int, rate: float, draw: torch.Generator
+    model: nn.Module,
+    handle: Replacement,
+    reference: nn.Module,
+    images: Tensor,
+    steps: int,
+    batch: int,
+    rate: float,
+    precision: torch.dtype,
+    draw: torch.Generator,
 ) -> None:
-    model, handle = course.model, course.handle
-    weights, coefficients = handle.weights(), handle.coefficient_parameters()
-    optimizer = torch.optim.Adam([{"params": weights, "peak": rate}, {"params": coefficients, "peak": 4 * rate}])
+    handle.begin(model, images.split(batch), steps, settings=MATCHING)
+    weights = handle.weights()
+    optimizer = torch.optim.SGD(weights, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    half = torch.autocast(images.device.type, precision, enabled=precision != torch.float32)
     with _outputs(handle) as own, _outputs(attach(reference)) as others:
-        for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * cosine(step, steps, 0.1)
-            chosen = torch.randint(len(images), (min(batch, len(images)),), generator=draw)
-            x = _shifted(images[chosen], draw)
-            with torch.no_grad():
-                answers = reference(x)
-            logits = model(x)
-            parts = [_distance(mine, theirs) for mine, theirs in zip(own, others, strict=True)]
-            own.clear()
-            others.clear()
-            loss = torch.stack(parts).mean() + distillation(logits, answers) + course.loss()
-            own.clear()
+        for step in tqdm(range(steps), desc="reconstruction", leave=False, disable=None):
+            optimizer.param_groups[0]["lr"] = rate * cosine(step, steps, WARMUP)
+            x = varied(images[torch.randint(len(images), (batch,), generator=draw)], draw)
+            with half:
+                with torch.no_grad():
+                    answers = reference(x).float()
+                logits = model(x).float()
+            distances = torch.stack([_distance(own.pop(name), theirs) for name, theirs in others.items()])
+            loss = distillation(logits, answers) + distances.mean() + handle.loss()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            nn.utils.clip_grad_norm_([*weights, *coefficients], CLIP)
+            nn.utils.clip_grad_norm_(weights, CLIP)
             optimizer.step()
-            course.taken += 1
+            handle.step()
+    handle.course.end_()
 
 
 @contextmanager
-def _at_inference_statistics(model: nn.Module, handle: ReplacedActivations) -> Iterator[None]:
-    """Everything in evaluation mode but the sites, whose training forwards limit and measure their inputs."""
-    with evaluating(model):
-        model.training = True  # of the outermost module alone: the course takes its images from training forwards
-        for site in handle.sites.values():
-            site.train()
-        yield
+def _outputs(handle: Replacement) -> Iterator[dict[str, Tensor]]:
+    """What the last site of every resolution gave in the last forward, by its name."""
+    last = {site.mask.shape[1:]: name for name, site in handle.sites.items()}
+    seen: dict[str, Tensor] = {}
 
+    def keep(name: str, site: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[name] = output
 
-@contextmanager
-def _outputs(handle: ReplacedActivations) -> Iterator[list[Tensor]]:
-    """A list that every forward extends by the outputs of all sites."""
-    seen: list[Tensor] = []
-
-    def keep(site: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append(output)
-
-    hooks = [site.register_forward_hook(keep) for site in handle.sites.values()]
+    hooks = [handle.sites[name].register_forward_hook(partial(keep, name)) for name in last.values()]
     try:
         yield seen
     finally:
@@ -122,12 +135,32 @@ def _outputs(handle: ReplacedActivations) -> Iterator[list[Tensor]]:
 
 def _distance(mine: Tensor, theirs: Tensor) -> Tensor:
     """Squared distance, relative to the all-ReLU network's output."""
+    mine, theirs = mine.float(), theirs.float()
     return (mine - theirs).square().mean() / theirs.square().mean().clamp_min(1e-12)
 
 
-def _shifted(x: Tensor, draw: torch.Generator) -> Tensor:
-    """The images moved by up to an eighth of their side, borders mirrored."""
-    pad = max(min(x.shape[-2:]) // 8, 1)
-    top, left = torch.randint(0, 2 * pad + 1, (2,), generator=draw).tolist()
-    moved = F.pad(x, (pad, pad, pad, pad), mode="reflect")[:, :, top : top + x.shape[2], left : left + x.shape[3]]
+def varied(x: Tensor, draw: torch.Generator) -> Tensor:
+    """Other images made of these: moved by up to an eighth of their side, borders reflected, half of them mirrored; of
+    the first ones a share is blended with others as a whole, an equal share gets a rectangle of another."""
+    count, _, height, width = x.shape
+    pad = max(min(height, width) // 8, 1)
+    rows, columns = (torch.randint(0, 2 * pad + 1, (2, count), generator=draw)).tolist()
+    mirrored = (torch.rand(count, generator=draw) < 0.5).tolist()
+    wide = F.pad(x, (pad, pad, pad, pad), mode="reflect")
+    moved = torch.stack([wide[i, :, r : r + height, c : c + width] for i, (r, c) in enumerate(zip(rows, columns))])
+    moved[mirrored] = moved[mirrored].flip(-1)
+    others = moved[torch.randperm(count, generator=draw)]
+    blended, cut = round(MIXED * count / 2), round(MIXED * count)
+    share = torch.rand(blended, 1, 1, 1, generator=draw).to(x)
+    moved[:blended] = share * moved[:blended] + (1 - share) * others[:blended]
+    for i in range(blended, cut):
+        down, right = _stretch(height, draw), _stretch(width, draw)
+        moved[i, :, down, right] = others[i, :, down, right]
     return moved.contiguous(memory_format=torch.channels_last)
+
+
+def _stretch(side: int, draw: torch.Generator) -> slice:
+    """A random part of a side, from a quarter to three quarters of it."""
+    length = int(torch.randint(max(side // 4, 1), max(3 * side // 4, 1) + 1, (), generator=draw))
+    start = int(torch.randint(0, side - length + 1, (), generator=draw))
+    return slice(start, start + length)

@@ -227,9 +227,9 @@ def _without_training_(trainer: Trainer, settings: ReplaceSettings) -> None:
     Several processes each fit on their own images; wrapping the model afterwards gives all the first one's result.
     """
     images = torch.cat([x for x, _ in _calibration_batches(trainer, settings)])
-    fit_without_training_(trainer.model, images, seed=settings.seed)
+    fit_without_training_(trainer.model, trainer.place(images), precision=trainer.precision, seed=settings.seed)
     trainer.wrapped = trainer.processes.wrap(trainer.model)
-    trainer.run.record(event="stages", step=0, corrected=trainer.held_out_accuracy())
+    trainer.run.record(event="stages", step=0, reconstructed=trainer.held_out_accuracy())
 
 
 def _settle_(trainer: Trainer, course: Course) -> None:

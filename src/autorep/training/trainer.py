@@ -63,11 +63,16 @@ class Trainer:
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return x.to(self.processes.device).contiguous(memory_format=layout)
 
+    @property
+    def precision(self) -> torch.dtype:
+        """What passes compute in; "auto" is bfloat16 on a graphics processor alone."""
+        wanted = self.settings.precision
+        half = wanted == "bfloat16" or (wanted == "auto" and self.processes.device.type == "cuda")
+        return torch.bfloat16 if half else torch.float32
+
     def autocast(self) -> torch.autocast:
         """The settings' precision. Open it for each step: kept open longer it would go on using weights cast before."""
-        kind, wanted = self.processes.device.type, self.settings.precision
-        half = wanted == "bfloat16" or (wanted == "auto" and kind == "cuda")
-        return torch.autocast(kind, torch.bfloat16, enabled=half)
+        return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=self.precision != torch.float32)
 
     def held_out_accuracy(self) -> float:
         """Accuracy of the model as it is now on the held-out images, in percent."""
