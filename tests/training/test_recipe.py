@@ -121,6 +121,7 @@ def test_no_epochs_replaces_by_calibration_alone(baseline, tmp_path, monkeypatch
     assert result["relus"] == 2048
     assert result["lost_of"] == 100
     assert result["test_accuracy"] > 85
+    assert result["seconds"] > 0
 
 
 @pytest.mark.parametrize("cut", [7, 23, 36])

@@ -8,6 +8,7 @@ Everything random is a function of (seed, step), so a run can be interrupted any
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,10 +227,12 @@ def _without_training_(trainer: Trainer, settings: ReplaceSettings) -> None:
 
     Several processes each fit on their own images; wrapping the model afterwards gives all the first one's result.
     """
+    started = time.perf_counter()
     images = torch.cat([x for x, _ in _calibration_batches(trainer, settings)])
     fit_without_training_(trainer.model, trainer.place(images), precision=trainer.precision, seed=settings.seed)
+    seconds = round(time.perf_counter() - started, 2)
     trainer.wrapped = trainer.processes.wrap(trainer.model)
-    trainer.run.record(event="stages", step=0, reconstructed=trainer.held_out_accuracy())
+    trainer.run.record(event="stages", step=0, reconstructed=trainer.held_out_accuracy(), seconds=seconds)
 
 
 def _settle_(trainer: Trainer, course: Course) -> None:
@@ -309,7 +312,7 @@ def _facts_of_replacement(
 def _finish(trainer: Trainer, facts: dict[str, Any], ranges: dict[str, Any] | None) -> dict[str, Any]:
     """Read the test images once, write the result and the model."""
     settings, processes, run, dataset = trainer.settings, trainer.processes, trainer.run, trainer.dataset
-    seconds = sum(entry["seconds"] for entry in run.log if entry["event"] == "epoch")
+    seconds = sum(entry.get("seconds", 0.0) for entry in run.log)
     result: dict[str, Any] = {
         "event": "result",
         "step": trainer.step,
