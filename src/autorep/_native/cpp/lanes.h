@@ -46,26 +46,28 @@ inline Lanes operator>>(Lanes a, int by) {
 }
 #endif
 
-// Input transform B^T of F(4,3) along one line of six: t = B^T d.
+// Input transform B^T of F(4,3) along one line of six: t = B^T d, at the points 0, 1, -1, 2, 1/2 and infinity. Modulo 2 the
+// projective line has three points, and above each of them lie two of these: so every denominator is twice an odd number,
+// and exactness takes one bit more a direction. With -2 in the place of 1/2 it would take three.
 inline void transform_in(const Lanes (&d)[6], Lanes (&t)[6]) {
-    const Lanes even = d[4] - (d[2] << 2), odd = d[3] - (d[1] << 2);
-    const Lanes half_even = d[4] - d[2], half_odd = (d[3] - d[1]) << 1;
-    t[0] = ((d[0] - d[2]) << 2) + half_even;
-    t[1] = even + odd;
-    t[2] = even - odd;
-    t[3] = half_even + half_odd;
-    t[4] = half_even - half_odd;
-    t[5] = ((d[1] - d[3]) << 2) + (d[5] - d[3]);
+    const Lanes even = d[4] - d[2], odd = d[3] - d[1];
+    const Lanes outer = d[4] + d[1], inner = d[3] + d[2], inner_difference = d[2] - d[3];
+    t[0] = ((d[0] - d[4] + (odd << 1)) << 1) + odd;
+    t[1] = inner - ((outer - inner) << 1);
+    t[2] = ((d[4] - d[1] + (inner_difference << 2)) << 1) - inner_difference;
+    t[3] = (even << 1) - odd;
+    t[4] = even - (odd << 1);
+    t[5] = ((d[5] - d[1] - (even << 1)) << 1) - even;
 }
 
 // Output transform A^T of F(4,3): y = A^T m.
 inline void transform_out(const Lanes (&m)[6], Lanes (&y)[4]) {
-    const Lanes sum1 = m[1] + m[2], difference1 = m[1] - m[2];
-    const Lanes sum2 = m[3] + m[4], difference2 = m[3] - m[4];
-    y[0] = m[0] + sum1 + sum2;
-    y[1] = difference1 + (difference2 << 1);
-    y[2] = sum1 + (sum2 << 2);
-    y[3] = difference1 + (difference2 << 3) + m[5];
+    const Lanes sum = m[1] + m[2], difference = m[1] - m[2];
+    const Lanes two = m[3] << 1, half = m[4] << 1;
+    y[0] = m[0] + sum + m[3] + (half << 2);
+    y[1] = difference + two + (half << 1);
+    y[2] = sum + (two << 1) + half;
+    y[3] = difference + (two << 2) + m[4] + m[5];
 }
 
 // The same for F(3,3), at the points 0, 1, -1, infinity and 2; weights hold what is divided by (packed_conv.cpp).
@@ -121,7 +123,7 @@ void tile_in_of(const u64* image, i64 image_row, i64 pixel_stride, i64 channels,
 template <int Side, int Height, int Width>
 void tile_out_of(const u64* positions, const TilePlaces& places, i64 channels, u64* image, i64 image_row, i64 pixel_stride,
                  i64 rows, i64 columns) {
-    constexpr int shift = Side == 4 ? 6 : 2;
+    constexpr int shift = 2;  // what the weights of either direction were doubled
     for (i64 c = 0; c < channels; c += kLane) {
         Lanes half[Width][Height - 2];  // half[j][i]: output row i of column j
         for (int j = 0; j < Width; ++j) {

@@ -35,17 +35,17 @@ u64* aligned_words(i64 words) {
 }
 void free_words(u64* p) { std::free(p); }
 
-// The matrices G: 8 G of F(4,3), and for F(3,3) what remains of 2 G where its transforms (lanes.h) take the rest; its first
-// four rows are those of F(2,3). A third is a number of the ring.
-constexpr u64 kThird = 0xAAAAAAAAAAAAAAABull;
+// The matrices 2 G, as far as the transforms of images (lanes.h) leave it to them: of F(4,3), and of F(3,3), whose first four
+// rows are those of F(2,3). A third and a ninth are numbers of the ring.
+constexpr u64 kThird = 0xAAAAAAAAAAAAAAABull, kNinth = kThird * kThird;
 static_assert(kThird * 3 == 1, "inverse of 3 in the ring");
 constexpr u64 kNegative = u64(0) - kThird;
-constexpr u64 kFilter4[6][3] = {{2, 0, 0},
-                                {4 * kNegative, 4 * kNegative, 4 * kNegative},
-                                {4 * kNegative, 4 * kThird, 4 * kNegative},
-                                {kThird, 2 * kThird, 4 * kThird},
-                                {kThird, 2 * kNegative, 4 * kThird},
-                                {0, 0, 8}};
+constexpr u64 kFilter4[6][3] = {{1, 0, 0},
+                                {1, 1, 1},
+                                {kNinth, u64(0) - kNinth, kNinth},
+                                {kNinth, 2 * kNinth, 4 * kNinth},
+                                {4 * kNinth, 2 * kNinth, kNinth},
+                                {0, 0, 1}};
 constexpr u64 kFilter3[5][3] = {{1, 0, 0}, {1, 1, 1}, {kThird, kNegative, kThird}, {0, 0, 2}, {kThird, 2 * kThird, 4 * kThird}};
 
 // Cost model, in units of eight 52-bit multiply-adds by AVX-512 on a core with two multipliers of that width: what an
@@ -61,7 +61,9 @@ double multiply_add_cost(int bits, bool limbs) {
     return simd_level() == Simd::avx2 ? 8.0 : 13.0;
 }
 
-int extra_bits_of(int side) { return side == 4 ? 6 : side ? 2 : 0; }
+constexpr int kTileBits = 2;  // beyond those of the ring that a Winograd tile, of whatever side, is computed with
+
+int extra_bits_of(int side) { return side ? kTileBits : 0; }
 
 }  // namespace
 
@@ -144,16 +146,16 @@ void PackedConv::choose(const std::string& wanted) {
     const int only = tiled && wanted.size() > 8 ? wanted[8] - '0' : 0;
     if (tiled && !shape_.winograd_fits())
         throw std::invalid_argument("winograd needs a 3x3 kernel with stride 1, dilation 1 and groups 1");
-    if (tiled && bits_ + extra_bits_of(only ? only : 2) > 64)
-        throw std::invalid_argument(wanted + " needs bits <= " + std::to_string(64 - extra_bits_of(only ? only : 2)));
+    if (tiled && bits_ + kTileBits > 64)
+        throw std::invalid_argument(wanted + " needs bits <= " + std::to_string(64 - kTileBits));
     if (!tiled && shape_.depthwise()) {
         algorithm_ = Algorithm::depthwise;
         return;
     }
-    if (wanted != "direct" && shape_.winograd_fits()) {
+    if (wanted != "direct" && shape_.winograd_fits() && bits_ + kTileBits <= 64) {
         double best = tiled ? -1.0 : cost(0);
         for (const int side : {2, 3, 4}) {
-            if ((only && side != only) || bits_ + extra_bits_of(side) > 64 || (best >= 0 && cost(side) >= best)) continue;
+            if ((only && side != only) || (best >= 0 && cost(side) >= best)) continue;
             best = cost(side);
             side_ = side;
         }
