@@ -107,7 +107,7 @@ class PackedConv:
 
     weight is (O, C/groups, kh, kw); in_shape is (C, H, W) of one image. `run` takes batches (N, C, H, W) of any N.
     Bits of the result above `bits` are deterministic but meaningless: the caller masks. Algorithm "auto" is the fastest
-    by estimate; "lean" may take twice its time where that saves much memory; "winograd" is the best of its three tiles.
+    by estimate; "lean" may take half as long again where that saves memory; "winograd" is the best of its three tiles.
     """
 
     def __init__(

@@ -50,10 +50,10 @@ constexpr u64 kFilter3[5][3] = {{1, 0, 0}, {1, 1, 1}, {kThird, kNegative, kThird
 
 // Cost model, in units of eight 52-bit multiply-adds by AVX-512 on a core with two multipliers of that width: what an
 // algorithm reads, multiplies and transforms for a batch of one.
-constexpr double kWordFromMemory = 2.6;  // reading one packed weight word from beyond the L2 cache
+constexpr double kWordFromMemory = 3.3;  // reading one packed weight word from memory while the other party does the same
 constexpr double kTransformed = 20.0;    // moving eight channels of one position through a transform
 constexpr i64 kCachedWords = 1 << 17;    // packed weights that stay in the L2 cache
-constexpr i64 kLargeBytes = 1 << 23;     // what a lean weight shall save at least to be slower
+constexpr i64 kLargeBytes = 1 << 21;     // what a lean weight shall save at least to be slower
 
 double multiply_add_cost(int bits, bool limbs) {
     if (limbs) return 3.5;
@@ -159,7 +159,10 @@ void PackedConv::choose(const std::string& wanted) {
             best = cost(side);
             side_ = side;
         }
-        if (wanted == "lean" && weight_bytes(side_) - weight_bytes(0) > kLargeBytes && cost(0) <= 2 * best) side_ = 0;
+        const int fastest = side_;
+        if (wanted == "lean")
+            for (const int side : {3, 2, 0})  // ever smaller weights
+                if (weight_bytes(fastest) - weight_bytes(side) > kLargeBytes && cost(side) <= 1.5 * best) side_ = side;
     }
     if (side_) algorithm_ = Algorithm::winograd;
     stored_ = stored_as(side_);
