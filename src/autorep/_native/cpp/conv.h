@@ -50,7 +50,7 @@ struct MicroTask {
     i64 sums_row;
     bool accumulate;
     const u64* prefetch;  // weights of later calls, to be fetched meanwhile:
-    bool whole;           // as many as the call reads, or a cache line per tap and channel
+    i64 fetched;          // so many words for every tap and channel; of limbs always as many as the call reads
 };
 
 using Micro = void (*)(const MicroTask&);

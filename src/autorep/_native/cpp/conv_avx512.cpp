@@ -50,7 +50,7 @@ struct Micro512 {
                                              : _mm512_setzero_si512();
         const u64* weight = task.weight;
         const u64* prefetch = task.prefetch;
-        const i64 row = task.image_row, fetched = task.whole ? kStep : kLane;
+        const i64 row = task.image_row, fetched = task.fetched;
         for (i64 t = 0; t < task.tap_count; ++t) {
             const u64* image = task.image + task.taps[t];
             for (i64 c = 0; c < task.channels; ++c, weight += kStep, prefetch += fetched, ++image) {

@@ -67,11 +67,12 @@ std::vector<Group> meeting(const ConvShape& s, i64 tap, i64 pixel_step, const Gr
 }  // namespace
 
 // What call number `call` of `calls` on the same weights shall prefetch: the weights that follow, which stream in while it
-// multiplies; all of them if calls are few, else in equal parts. Later calls touch what is in the cache anyway.
+// multiplies, in parts as equal as cache lines allow: memory is slower than one call alone. Calls that none is left for touch
+// what is in the cache anyway.
 void PackedConv::fetch_ahead(MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const {
     const i64 words = micro.tap_count * step_words(block, micro.channels);
-    micro.whole = limbs() || calls <= 2;
-    const i64 fetched = micro.whole ? words : micro.tap_count * micro.channels * kLane;
+    micro.fetched = round_up(ceil_div(step_words(block, 1), calls), kLane);
+    const i64 fetched = limbs() ? words : micro.tap_count * micro.channels * micro.fetched;
     micro.prefetch = micro.weight + (call * fetched < words ? words + call * fetched : 0);
 }
 
