@@ -150,6 +150,53 @@ void limb_micro(const MicroTask& task) {
     sums.finish(task, task.sums);
 }
 
+void transpose(__m256i (&x)[4]) {
+    const __m256i even = _mm256_unpacklo_epi64(x[0], x[1]), odd = _mm256_unpackhi_epi64(x[0], x[1]);
+    const __m256i next_even = _mm256_unpacklo_epi64(x[2], x[3]), next_odd = _mm256_unpackhi_epi64(x[2], x[3]);
+    x[0] = _mm256_permute2x128_si256(even, next_even, 0x20);
+    x[1] = _mm256_permute2x128_si256(odd, next_odd, 0x20);
+    x[2] = _mm256_permute2x128_si256(even, next_even, 0x31);
+    x[3] = _mm256_permute2x128_si256(odd, next_odd, 0x31);
+}
+
+__m256i four(const u64* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+
+// Four channels of four pixels at a time; what is left of a line, and of channels in eights, goes word by word.
+void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64* pixels, i64 pixel_stride) {
+    const i64 eights = channels / kLane * kLane, fours = count / 4 * 4;
+    for (i64 c = 0; c < eights; c += 4)
+        for (i64 p = 0; p < fours; p += 4) {
+            __m256i block[4];
+            for (i64 k = 0; k < 4; ++k) block[k] = four(planes + (c + k) * plane_stride + p);
+            transpose(block);
+            for (i64 k = 0; k < 4; ++k)
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(pixels + (p + k) * pixel_stride + c), block[k]);
+        }
+    to_pixels_blocked(planes + fours, plane_stride, eights, count - fours, pixels + fours * pixel_stride, pixel_stride);
+    to_pixels_blocked(planes + eights * plane_stride, plane_stride, channels - eights, count, pixels + eights, pixel_stride);
+}
+
+void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add,
+               const u64* bias) {
+    const i64 whole = channels / 4 * 4, fours = count / 4 * 4;
+    for (i64 c = 0; c < whole; c += 4)
+        for (i64 p = 0; p < fours; p += 4) {
+            __m256i block[4];
+            for (i64 k = 0; k < 4; ++k) block[k] = four(pixels + (p + k) * pixel_stride + c);
+            transpose(block);
+            for (i64 k = 0; k < 4; ++k) {
+                u64* to = planes + (c + k) * plane_stride + p;
+                if (add) block[k] = _mm256_add_epi64(block[k], four(to));
+                if (bias) block[k] = _mm256_add_epi64(block[k], _mm256_set1_epi64x(static_cast<long long>(bias[c + k])));
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), block[k]);
+            }
+        }
+    to_planes_blocked(pixels + fours * pixel_stride, pixel_stride, whole, count - fours, planes + fours, plane_stride, add,
+                      bias);
+    to_planes_blocked(pixels + whole, pixel_stride, channels - whole, count, planes + whole * plane_stride, plane_stride, add,
+                      bias ? bias + whole : nullptr);
+}
+
 ConvKernels make() {
     constexpr int kRows = 4;
     ConvKernels kernels = {};
@@ -167,8 +214,8 @@ ConvKernels make() {
     kernels.limbs[3] = limb_micro<3>;
     kernels.limbs[4] = limb_micro<4>;
     kernels.limb_rows = 4;
-    kernels.to_pixels = to_pixels_blocked;
-    kernels.to_planes = to_planes_blocked;
+    kernels.to_pixels = to_pixels;
+    kernels.to_planes = to_planes;
     kernels.depthwise52 = kernels.depthwise64 = depthwise<FullProduct>;
     kernels.tile_in = tile_in<StoreWords>;
     kernels.tile_in_limbs = tile_in<StoreLimbs>;
