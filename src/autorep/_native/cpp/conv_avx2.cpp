@@ -173,7 +173,8 @@ void to_pixels(const u64* planes, i64 plane_stride, i64 channels, i64 count, u64
                 _mm256_storeu_si256(reinterpret_cast<__m256i*>(pixels + (p + k) * pixel_stride + c), block[k]);
         }
     to_pixels_blocked(planes + fours, plane_stride, eights, count - fours, pixels + fours * pixel_stride, pixel_stride);
-    to_pixels_blocked(planes + eights * plane_stride, plane_stride, channels - eights, count, pixels + eights, pixel_stride);
+    to_pixels_blocked(planes + eights * plane_stride, plane_stride, channels - eights, count, pixels + eights,
+                      pixel_stride);
 }
 
 void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64* planes, i64 plane_stride, bool add,
@@ -187,14 +188,14 @@ void to_planes(const u64* pixels, i64 pixel_stride, i64 channels, i64 count, u64
             for (i64 k = 0; k < 4; ++k) {
                 u64* to = planes + (c + k) * plane_stride + p;
                 if (add) block[k] = _mm256_add_epi64(block[k], four(to));
-                if (bias) block[k] = _mm256_add_epi64(block[k], _mm256_set1_epi64x(static_cast<long long>(bias[c + k])));
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), block[k]);
+                const __m256i more = _mm256_set1_epi64x(bias ? static_cast<long long>(bias[c + k]) : 0);
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_add_epi64(block[k], more));
             }
         }
-    to_planes_blocked(pixels + fours * pixel_stride, pixel_stride, whole, count - fours, planes + fours, plane_stride, add,
-                      bias);
-    to_planes_blocked(pixels + whole, pixel_stride, channels - whole, count, planes + whole * plane_stride, plane_stride, add,
-                      bias ? bias + whole : nullptr);
+    to_planes_blocked(pixels + fours * pixel_stride, pixel_stride, whole, count - fours, planes + fours, plane_stride,
+                      add, bias);
+    to_planes_blocked(pixels + whole, pixel_stride, channels - whole, count, planes + whole * plane_stride, plane_stride,
+                      add, bias ? bias + whole : nullptr);
 }
 
 ConvKernels make() {

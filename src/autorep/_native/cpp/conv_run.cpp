@@ -66,9 +66,9 @@ std::vector<Group> meeting(const ConvShape& s, i64 tap, i64 pixel_step, const Gr
 
 }  // namespace
 
-// What call number `call` of `calls` on the same weights shall prefetch: the weights that follow, which stream in while it
-// multiplies, in parts as equal as cache lines allow: memory is slower than one call alone. Calls that none is left for touch
-// what is in the cache anyway.
+// What call number `call` of `calls` on the same weights shall prefetch: the weights that follow, which stream in while
+// it multiplies, in parts as equal as cache lines allow: memory is slower than one call alone. Calls that none is left
+// for touch what is in the cache anyway.
 void PackedConv::fetch_ahead(MicroTask& micro, const OutBlock& block, i64 call, i64 calls) const {
     const i64 words = micro.tap_count * step_words(block, micro.channels);
     micro.fetched = round_up(ceil_div(step_words(block, 1), calls), kLane);

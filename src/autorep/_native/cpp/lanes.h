@@ -46,9 +46,9 @@ inline Lanes operator>>(Lanes a, int by) {
 }
 #endif
 
-// Input transform B^T of F(4,3) along one line of six: t = B^T d, at the points 0, 1, -1, 2, 1/2 and infinity. Modulo 2 the
-// projective line has three points, and above each of them lie two of these: so every denominator is twice an odd number,
-// and exactness takes one bit more a direction. With -2 in the place of 1/2 it would take three.
+// Input transform B^T of F(4,3) along one line of six: t = B^T d, at the points 0, 1, -1, 2, 1/2 and infinity. Modulo 2
+// the projective line has three points, and above each of them lie two of these: so every denominator is twice an odd
+// number, and exactness takes one bit more a direction. With -2 in the place of 1/2 it would take three.
 inline void transform_in(const Lanes (&d)[6], Lanes (&t)[6]) {
     const Lanes even = d[4] - d[2], odd = d[3] - d[1];
     const Lanes outer = d[4] + d[1], inner = d[3] + d[2], inner_difference = d[2] - d[3];

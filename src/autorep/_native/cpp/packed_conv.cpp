@@ -35,8 +35,8 @@ u64* aligned_words(i64 words) {
 }
 void free_words(u64* p) { std::free(p); }
 
-// The matrices 2 G, as far as the transforms of images (lanes.h) leave it to them: of F(4,3), and of F(3,3), whose first four
-// rows are those of F(2,3). A third and a ninth are numbers of the ring.
+// The matrices 2 G, as far as the transforms of images (lanes.h) leave it to them: of F(4,3), and of F(3,3), whose first
+// four rows are those of F(2,3). A third and a ninth are numbers of the ring.
 constexpr u64 kThird = 0xAAAAAAAAAAAAAAABull, kNinth = kThird * kThird;
 static_assert(kThird * 3 == 1, "inverse of 3 in the ring");
 constexpr u64 kNegative = u64(0) - kThird;
@@ -50,7 +50,7 @@ constexpr u64 kFilter3[5][3] = {{1, 0, 0}, {1, 1, 1}, {kThird, kNegative, kThird
 
 // Cost model, in units of eight 52-bit multiply-adds by AVX-512 on a core with two multipliers of that width: what an
 // algorithm reads, multiplies and transforms for a batch of one.
-constexpr double kWordFromMemory = 3.3;  // reading one packed weight word from memory while the other party does the same
+constexpr double kWordFromMemory = 3.3;  // reading one packed weight word from memory, as the other party does too
 constexpr double kTransformed = 20.0;    // moving eight channels of one position through a transform
 constexpr i64 kCachedWords = 1 << 17;    // packed weights that stay in the L2 cache
 constexpr i64 kLargeBytes = 1 << 21;     // what a lean weight shall save at least to be slower
