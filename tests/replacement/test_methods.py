@@ -168,6 +168,20 @@ def test_any_function_with_any_selection(method, function):
     assert model(x).isfinite().all()
 
 
+def test_layers_that_latency_makes_lines_get_no_relu_back():
+    model, x, y = small()
+    handle = replace_activations_(model, x[:1], 60)
+    names = list(handle.sites)
+    free, line = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0) | {names[0]: 1.0}
+    rounds = Prices(1.5, 2.0, free, line, lambda counts, lines: 2.0 - (names[0] in lines))  # only a line is in time
+    chosen = CourseSettings(method="latency", aux_rate=0.5)  # elements soon overtake each other
+    handle.begin(model, [(x, y)], STEPS, settings=chosen, epoch_steps=3, prices=lambda: rounds)
+    train(model, handle, x, y, range(STEPS))
+    assert handle.frozen
+    assert not handle.sites[names[0]].mask.any()
+    assert all(handle.sites[name].mask.all() for name in names[1:])
+
+
 class Planted(nn.Module):
     """Inputs of the ReLU turn negative in S alone, so that relu is the identity everywhere else."""
 

@@ -3,7 +3,7 @@
 The plan (`prices.plan`) names layers that become straight lines and the ReLUs that the others keep. Damage is what
 `ramp` ranks by, squared so that it adds up: the distillation loss that replacing an element alone would cost, by its
 quadratic or by its line. Then the course is `ramp`'s, down to the plan's number of ReLUs; layers that are to be lines
-lose theirs first. While it trains, elements may change places between the layers that keep some.
+lose theirs first and get none again. While it trains, elements may change places between the layers that keep some.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from autorep.errors import ConfigError
 from autorep.replacement.prices import plan
 from autorep.replacement.selection.base import Context
 from autorep.replacement.selection.ramp import Ramp, ramp_scores
+
+BARRED = -1e3  # aux of a line's elements, whose others lie in (0, 1] and move by some thousandths a step
 
 
 class Latency(Ramp):
@@ -36,8 +38,10 @@ class Latency(Ramp):
                     site.coefficients.copy_(former[name])
                 kept = torch.from_numpy(chosen.kept[name]).to(site.mask.device)
                 rank = by_quadratic[name] / by_quadratic[name].max().clamp_min(1e-30)
-                scores[name] = rank + 2.0 * kept - 2.0 * (name in chosen.lines)
-        ctx.handle.start_from_(scores)
+                scores[name] = rank + 2.0 * kept
+            ctx.handle.start_from_(scores)
+            for name in chosen.lines:
+                sites[name].aux.fill_(BARRED)
         self.state = {"relus": float(chosen.relus)}
         self._adopt(ctx)
 
