@@ -228,7 +228,8 @@ def _summary(result: dict[str, Any], out: Path) -> str:
         lines.append(
             lost
             if result["finished"]
-            else f"NOT FINISHED: {lost}, more than 1 in 10,000. Go on from it (--start {out} --epochs 2"
-            " --learning-rate 0.005), with a larger --stress-weight if that is not enough, or keep more ReLUs"
+            else f"NOT FINISHED: {lost}, more than 1 in 10,000. Go on from it (--start {out} --epochs 1"
+            " --learning-rate 0.004 --input-limit 16 --input-opening 1 --stress-limit 7 --stress-images 64), or keep"
+            " more ReLUs"
         )
     return "\n".join([*lines, f"model: {out / 'model.safetensors'}"])

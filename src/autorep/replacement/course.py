@@ -210,10 +210,14 @@ class Course:
             half = torch.is_autocast_enabled(kind)
             self._precision = torch.get_autocast_dtype(kind) if half else torch.float32
 
+    @property
+    def settling(self) -> bool:
+        """Whether the masks are final and the stress has begun: a network of an earlier step is no result."""
+        return self.handle.frozen and self.taken >= self.settings.stress_from * self.total_steps
+
     def _stressful(self) -> bool:
-        """Whether this step has stress: every other one, once the masks are final and the network settles."""
-        due = self.taken >= self.settings.stress_from * self.total_steps
-        return due and self.handle.frozen and self.taken % STRESS_EVERY == 0
+        """Whether this step has stress: every other one while the network settles."""
+        return self.settling and self.taken % STRESS_EVERY == 0
 
     def _stress_loss(self, stress: Stress, sums: Tensor | None) -> Tensor:
         """The stress as a term of the loss whose gradient has at most the norm `stress_clip`.
