@@ -32,12 +32,14 @@ def test_what_is_installed_already_is_not_installed_again(tmp_path: Path) -> Non
     assert system.install(tmp_path) == tmp_path / "spu"
 
 
-@pytest.mark.parametrize("level", ["avx2", "portable"])
-def test_where_our_kernels_are_held_to_avx2_so_are_the_other_systems(level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["avx2", "portable", None])
+def test_where_our_kernels_are_held_to_avx2_so_are_the_other_systems(level: str | None, tmp_path: Path) -> None:
     try:
-        _native.set_simd(level)
+        _native.set_simd(level or "auto")
     except ValueError:
         pytest.skip(f"this processor does not offer {level}")
+    finally:
+        _native.set_simd("auto")
     script = tmp_path / "party.py"
     script.write_text(
         "import os, sys\n"
@@ -53,12 +55,13 @@ def test_where_our_kernels_are_held_to_avx2_so_are_the_other_systems(level: str,
     program = build_program("digits_net", relus=0)
     images = np.zeros((1, *program.input.shape))
     unlimited = str([os.environ.get(name) for name in SAME_LEVEL["avx2"]])
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("AUTOREP_SIMD", raising=False)
+        if level is not None:
+            patch.setenv("AUTOREP_SIMD", level)
         with two_peers(dataclasses.replace(CRYPTEN, script=script), program, images, tmp_path) as pair:
             limited = str(list(SAME_LEVEL["avx2"].values()))
             assert pair.instructions == (limited if level == "avx2" else unlimited)
-    finally:
-        _native.set_simd("auto")
 
 
 def test_a_row_without_statistics_prints_blanks() -> None:

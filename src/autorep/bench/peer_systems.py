@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from autorep import _native
 from autorep.bench.processes import Processes
 from autorep.errors import ConfigError
 from autorep.modes import Program
@@ -118,6 +117,11 @@ SAME_LEVEL = {
 SYSTEMS = {"crypten": CRYPTEN, "spu": SPU, "spu-cheetah": CHEETAH}
 
 
+def limits() -> dict[str, str]:
+    """What another system's processes are given so that they use our instructions; nothing where ours are the best."""
+    return SAME_LEVEL.get(os.environ.get("AUTOREP_SIMD", ""), {})
+
+
 @dataclass(frozen=True)
 class Answer:
     """One inference on another system: the logits, seconds until both shares of them were back, and processor seconds
@@ -135,7 +139,7 @@ def two_peers(system: PeerSystem, program: Program, images: np.ndarray, folder: 
     Where our kernels are held to a lower instruction set, its processes are too.
     """
     path = os.pathsep.join(filter(None, [str(system.install(folder).resolve()), os.environ.get("PYTHONPATH", "")]))
-    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **SAME_LEVEL.get(_native.simd(), {})}
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **limits()}
     with (
         tempfile.TemporaryDirectory(prefix="autorep-peers-") as own,
         Processes([str(system.script)], environment) as processes,

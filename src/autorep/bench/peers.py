@@ -12,7 +12,7 @@ import numpy as np
 from autorep import _native
 from autorep.bench.networks import build_program, random_inputs
 from autorep.bench.pair import Query, two_parties
-from autorep.bench.peer_systems import SAME_LEVEL, SYSTEMS, Answer, PeerSystem, two_peers
+from autorep.bench.peer_systems import SYSTEMS, Answer, PeerSystem, limits, two_peers
 from autorep.bench.setting import Setting
 from autorep.modes import Program
 from autorep.settings import warn
@@ -110,10 +110,9 @@ def measure(system: str = "crypten", repeats: int = 7, folder: Path = FOLDER, on
         program = build_program("resnet18", 32, relus)
         rows += compare(SYSTEMS[system], variant, program, random_inputs(program, 1), repeats, folder)
     notes, level = list(SYSTEMS[system].notes), _native.simd()
-    if level in SAME_LEVEL:
-        limits = ", ".join(f"{name}={value}" for name, value in SAME_LEVEL[level].items())
+    if limited := ", ".join(f"{name}={value}" for name, value in limits().items()):
         notes.append(
-            f"Both at the level of {level}: ours by AUTOREP_SIMD={level}, the other system's processes by {limits}."
+            f"Both at the level of {level}: ours by AUTOREP_SIMD={level}, the other system's processes by {limited}."
         )
     common = {"network": "resnet18", "image_size": 32, "simd": level, "repeats": repeats}
     return {**common, "rows": rows, "notes": notes}
