@@ -1,7 +1,7 @@
 """The course of a replacement: everything that happens beside the task's own loss, step by step, in one object.
 
 begin_   polynomials fitted to each channel's distribution, with a flat first curve; the method's first masks
-loss     range penalty of the step's forward, the method's penalty; after the freeze, the stress (`stress`)
+loss     range penalty of the step's forward, the method's penalty; when the network settles, the stress (`stress`)
 step     the own optimisers (auxiliary parameters, coefficients), then the method: masks of the next step, or the
          freeze; the running average of the weights
 
@@ -63,6 +63,7 @@ class Course:
         self.settings, self.handle, self.model = settings, handle, model
         self.total_steps, self.taken, self.flips = total_steps, 0, 0
         self.freeze_step = 0 if handle.frozen else round(settings.freeze_at * total_steps)
+        self.stress_step = 0 if handle.frozen else round(settings.stress_from * total_steps)
         self.generator = generator or _generator
         self.ctx = Context(
             model=model,
@@ -213,7 +214,7 @@ class Course:
     @property
     def settling(self) -> bool:
         """Whether the masks are final and the stress has begun: a network of an earlier step is no result."""
-        return self.handle.frozen and self.taken >= self.settings.stress_from * self.total_steps
+        return self.handle.frozen and self.taken >= self.stress_step
 
     def _stressful(self) -> bool:
         """Whether this step has stress: every other one while the network settles."""

@@ -91,9 +91,10 @@ class CourseSettings:
     input_opening: float = 2.0
     """From the freeze to the last step, the cut-off opens evenly to so many times `input_limit`."""
     stress_weight: float = 2.0
-    """Weight of the stress (see `stress`) in every other step after the freeze; 0 leaves it out."""
-    stress_from: float = 0.0
-    """Share of all steps before which there is no stress, also where the masks are final."""
+    """Weight of the stress (see `stress`) in every other step from `stress_from` on; 0 leaves it out."""
+    stress_from: float = 0.75
+    """Share of all steps after which the stress begins, never before the freeze: late, when the rate has fallen, it
+    costs least accuracy. A network that starts with final masks has it from its first step."""
     stress_clip: float = 5.0
     """Largest norm of the gradient that the stress may add to a step."""
     stress_limit: float = 10.0

@@ -97,8 +97,11 @@ TABLES: dict[str, Make] = {
     "kernels-avx2": _recorded("kernels-avx2", tables.kernels),
     "link": _recorded("link", tables.link_speed),
     "processor": _recorded("cost", tables.processor),
+    "processor-avx2": _recorded("cost-avx2", tables.processor),
     "load": _recorded("cost", tables.load),
+    "load-avx2": _recorded("cost-avx2", tables.load),
     "prediction": _recorded("prediction", tables.prediction),
+    "prediction-avx2": _recorded("prediction-avx2", tables.prediction),
 }
 
 
