@@ -191,7 +191,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "freeze_at": 1.0,
         "optimizer": "adam",
         "learning_rate": 1e-3,  # of the authors' program; the paper says 1e-4
-        "coefficient_rate": 1e-4,
+        "coefficient_rate": 1e-3,  # one optimiser has weights, coefficients and auxiliary parameters there
         "weight_decay": 0.0,
         "warmup": 0.0,
         "distill": 0.5,
