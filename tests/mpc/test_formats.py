@@ -16,7 +16,7 @@ from autorep.mpc.local import LocalPair
 from tests.mpc.programs import mixed_program
 
 PINNED = {
-    "streams": "5ff243ee",
+    "streams": "4f77ca8a",
     "packing": "55519068",
     "bit planes": "346f6910",
     "comparison": "975d2f2d",

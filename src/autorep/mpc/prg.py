@@ -1,4 +1,4 @@
-"""Cryptographic randomness: one AES-128-CTR stream per label, keyed by HKDF from a 32-byte seed.
+"""Cryptographic randomness: one AES-128-CTR stream per label, keyed by BLAKE2s from a 32-byte seed.
 
 A label names exactly one tensor of one query (or one model), so no stream is ever used for two things.
 Seeds come from the operating system.
@@ -7,7 +7,6 @@ Seeds come from the operating system.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 import secrets
 
@@ -24,14 +23,17 @@ def fresh_seed() -> bytes:
 
 
 class Streams:
-    """The streams of one seed: HKDF-SHA256, extracted once with a fixed salt, expanded with each label."""
+    """The streams of one seed, which is the key of a pseudorandom function of their labels: keyed BLAKE2s (RFC 7693).
+
+    A kit has hundreds of labels, and a keyed hash of the standard library takes a quarter of the time of HMAC.
+    """
 
     def __init__(self, seed: bytes) -> None:
-        self._extracted = hmac.digest(b"autorep/stream/1", seed, hashlib.sha256)
+        self._seed = seed
 
     def key(self, label: str) -> bytes:
         """A label's AES-128 key."""
-        return hmac.digest(self._extracted, label.encode() + b"\x01", hashlib.sha256)[:16]
+        return hashlib.blake2s(label.encode(), digest_size=16, key=self._seed, person=b"streams2").digest()
 
     def words(self, label: str, count: int, bits: int = 64) -> np.ndarray:
         """Uniform ring elements mod 2**bits that only holders of the seed can compute."""
