@@ -9,7 +9,7 @@ import pytest
 from autorep import _native
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512", "neon"])
+@pytest.fixture(params=["portable", "avx2-aesni", "avx2", "avx512", "neon"])
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     """The active level, restored to the processor's best afterwards."""
     try:

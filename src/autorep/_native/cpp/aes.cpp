@@ -241,7 +241,7 @@ const AesOps& aes_portable() {
 const AesOps& aes_ops() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return aes_avx512();
-    if (simd_level() == Simd::avx2) return aes_avx2();
+    if (simd_level() == Simd::avx2) return vector_aes() ? aes_vaes() : aes_avx2();
 #elif AUTOREP_ARM
     if (simd_level() == Simd::neon) return aes_neon();
 #endif

@@ -23,6 +23,7 @@ struct AesOps {
 
 const AesOps& aes_portable();
 const AesOps& aes_avx2();
+const AesOps& aes_vaes();
 const AesOps& aes_avx512();
 const AesOps& aes_neon();
 const AesOps& aes_ops();  // of the active level

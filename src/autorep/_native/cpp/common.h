@@ -31,6 +31,7 @@ static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 // A processor offers its best level and everything below it in its own family: portable, avx2, avx512; or portable, neon.
 enum class Simd { portable, avx2, avx512, neon };
 Simd simd_level();  // what kernels use now: the processor's best, unless a test lowered it
+bool vector_aes();  // whether AVX2's kernels may use AES instructions for two blocks each
 
 bool narrow_avx512();  // whether the processor runs AVX-512 in halves, as Zen 4 does: half as many products a cycle
 

@@ -156,7 +156,7 @@ void dcf_eval_batched(const DcfShape& shape, const DcfCipher& cipher, i64 count,
 DcfGen* dcf_gen_of_level() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return dcf_gen_avx512;
-    if (simd_level() == Simd::avx2) return dcf_gen_avx2;
+    if (simd_level() == Simd::avx2) return vector_aes() ? dcf_gen_vaes : dcf_gen_avx2;
 #endif
     return dcf_gen_batched;
 }
@@ -164,7 +164,7 @@ DcfGen* dcf_gen_of_level() {
 DcfEval* dcf_eval_of_level() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return dcf_eval_avx512;
-    if (simd_level() == Simd::avx2) return dcf_eval_avx2;
+    if (simd_level() == Simd::avx2) return vector_aes() ? dcf_eval_vaes : dcf_eval_avx2;
 #endif
     return dcf_eval_batched;
 }

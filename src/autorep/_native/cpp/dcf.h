@@ -39,7 +39,7 @@ using DcfEval = void(const DcfShape&, const DcfCipher&, i64 count, int party, co
     for (i64 at = bytes * level / shape.n; at < bytes * (level + 1) / shape.n; at += 64) __builtin_prefetch(keys + at);
 }
 
-DcfGen dcf_gen_avx2, dcf_gen_avx512;
-DcfEval dcf_eval_avx2, dcf_eval_avx512;
+DcfGen dcf_gen_avx2, dcf_gen_vaes, dcf_gen_avx512;
+DcfEval dcf_eval_avx2, dcf_eval_vaes, dcf_eval_avx512;
 
 }  // namespace autorep

@@ -21,7 +21,7 @@ i64 no_aes(i64, u64*) { return 0; }
 const Probes& probes() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return probes_avx512();
-    if (simd_level() == Simd::avx2) return probes_avx2();
+    if (simd_level() == Simd::avx2) return vector_aes() ? probes_vaes() : probes_avx2();
 #endif
     return probes_portable();
 }

@@ -15,6 +15,7 @@ struct Probes {
 
 const Probes& probes_portable();
 const Probes& probes_avx2();
+const Probes& probes_vaes();
 const Probes& probes_avx512();
 
 }  // namespace autorep

@@ -40,6 +40,14 @@ Simd detect() {
     return Simd::portable;
 }
 
+bool detect_vector_aes() {
+#if AUTOREP_X86
+    return __builtin_cpu_supports("vaes") && __builtin_cpu_supports("avx2");
+#else
+    return false;
+#endif
+}
+
 bool detect_narrow() {
 #if AUTOREP_X86
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -52,8 +60,10 @@ bool detect_narrow() {
 
 std::atomic<int> threads{1};
 std::atomic<Simd> level{detect()};
+std::atomic<bool> pairs_of_blocks{detect_vector_aes()};
 
 constexpr const char* kNames[] = {"portable", "avx2", "avx512", "neon"};  // in the order of Simd
+constexpr const char* kSingleBlocks = "avx2-aesni";  // AVX2 as on processors without vector AES
 
 const char* name_of(Simd value) { return kNames[static_cast<int>(value)]; }
 
@@ -63,13 +73,14 @@ bool offers(Simd best, Simd wanted) {
 
 void set_simd(const std::string& name) {
     const Simd best = detect();
-    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+    const auto* found = std::find(std::begin(kNames), std::end(kNames), name == kSingleBlocks ? "avx2" : name);
     if (found == std::end(kNames) && name != "auto")
-        throw std::invalid_argument("set_simd(\"" + name + "\"): valid are auto, avx512, avx2, neon, portable");
+        throw std::invalid_argument("set_simd(\"" + name + "\"): valid are auto, avx512, avx2, avx2-aesni, neon, portable");
     const Simd wanted = name == "auto" ? best : static_cast<Simd>(found - std::begin(kNames));
     if (!offers(best, wanted))
         throw std::invalid_argument("set_simd(\"" + name + "\"): this processor offers " + name_of(best) + " at most");
     level = wanted;
+    pairs_of_blocks = name != kSingleBlocks && detect_vector_aes();
 }
 
 bool keep_freed_memory() {
@@ -83,6 +94,8 @@ bool keep_freed_memory() {
 }  // namespace
 
 Simd simd_level() { return level.load(std::memory_order_relaxed); }
+
+bool vector_aes() { return pairs_of_blocks.load(std::memory_order_relaxed); }
 bool narrow_avx512() {
     static const bool narrow = detect_narrow();
     return narrow;

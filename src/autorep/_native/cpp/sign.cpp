@@ -47,7 +47,7 @@ struct PortableLanes {
 SignGen* sign_gen_of_level() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return sign_gen_avx512;
-    if (simd_level() == Simd::avx2) return sign_gen_avx2;
+    if (simd_level() == Simd::avx2) return vector_aes() ? sign_gen_vaes : sign_gen_avx2;
 #endif
     return SignTree<PortableLanes>::gen<16>;
 }
@@ -55,7 +55,7 @@ SignGen* sign_gen_of_level() {
 SignEval* sign_eval_of_level() {
 #if AUTOREP_X86
     if (simd_level() == Simd::avx512) return sign_eval_avx512;
-    if (simd_level() == Simd::avx2) return sign_eval_avx2;
+    if (simd_level() == Simd::avx2) return vector_aes() ? sign_eval_vaes : sign_eval_avx2;
 #endif
     return SignTree<PortableLanes>::eval<32>;
 }

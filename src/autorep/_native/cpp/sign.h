@@ -35,7 +35,7 @@ using SignGen = void(const SignShape&, const SignCipher&, i64 count, const u64* 
 using SignEval = void(const SignShape&, const SignCipher&, i64 count, int party, const u64* x, const u64* root,
                       const u8* keys, u64* planes);
 
-SignGen sign_gen_avx2, sign_gen_avx512;
-SignEval sign_eval_avx2, sign_eval_avx512;
+SignGen sign_gen_avx2, sign_gen_vaes, sign_gen_avx512;
+SignEval sign_eval_avx2, sign_eval_vaes, sign_eval_avx512;
 
 }  // namespace autorep
