@@ -91,6 +91,7 @@ TABLES: dict[str, Make] = {
     "speed-methods": _recorded("training/speed-methods", tables.method_speed),
     "zoo": _recorded("zoo", tables.zoo),
     "zoo-two-party": _recorded("zoo-two-party", tables.zoo),
+    "headline-avx2": _recorded("peers-avx2-only", tables.headline),
     "peers-avx2": _recorded("peers-avx2", tables.headline),
     "peers-cheetah": _recorded("peers-spu-cheetah", tables.peers),
     "kernels": _recorded("kernels", tables.kernels),
