@@ -10,7 +10,7 @@ from torch import nn
 
 from autorep import models
 from autorep.replacement import attach, replace_activations_
-from autorep.replacement.correction import correct_
+from autorep.replacement.correction import correct_, fit_polynomials_
 
 
 class Depthwise(nn.Module):
@@ -28,6 +28,10 @@ class Depthwise(nn.Module):
         x = self.relu(self.norm1(self.stem(x)))
         x = self.relu(self.norm2(self.depthwise(x)))
         return self.fc(self.relu(self.point(x)).mean((2, 3)))
+
+
+class Own(nn.Conv2d):
+    """A subclass, which tracing goes into: its weight becomes an argument of a function."""
 
 
 def build(name: str) -> tuple[nn.Module, torch.Tensor]:
@@ -71,13 +75,33 @@ def test_a_network_that_keeps_every_activation_is_left_as_it_is():
 
 
 @torch.no_grad()
-def test_a_polynomial_is_the_least_squares_fit_of_its_channel():
+def test_a_convolution_of_a_subclass_is_corrected_also_with_as_many_images_as_channels():
+    model, images = build("depthwise")
+    own = Own(8, 8, 3, 2, 1, groups=8, bias=False)
+    own.load_state_dict(model.depthwise.state_dict())
+    twin = copy.deepcopy(model)
+    model.depthwise = own
+    for network in (model, twin):
+        replacement = replace_activations_(network, images[:1])
+        replacement.calibrate_(network, [images])
+        replacement.finalize_(0)
+        correct_(network, images[:8])
+    assert not torch.equal(own.weight, build("depthwise")[0].depthwise.weight)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), twin.parameters()))
+
+
+@pytest.mark.parametrize("fit", ["before masks", "correction"])
+@torch.no_grad()
+def test_a_polynomial_is_the_least_squares_fit_of_its_channel(fit):
     model, images = build("depthwise")
     replacement = replace_activations_(model, images[:1])
     replacement.calibrate_(model, [images])
-    replacement.finalize_(0)
     z = model.norm1(model.stem(images)).double()
-    correct_(model, images)
+    if fit == "correction":
+        replacement.finalize_(0)
+        correct_(model, images)
+    else:
+        fit_polynomials_(model, replacement.sites.values(), images.split(40))
     first = next(iter(attach(model).sites.values()))
     # the stem's own inputs are right, so its weights did not move and z is what the first site reads
     for channel in range(8):

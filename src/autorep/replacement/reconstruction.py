@@ -1,6 +1,6 @@
 """Replacement without training: by some unlabelled images, in minutes.
 
-1. Polynomials are fitted to each channel's distribution, elements ranked by their sensitivity, masks put at the budget.
+1. Polynomials are fitted to each channel's inputs, elements ranked by their sensitivity, masks put at the budget.
 2. `correction`: polynomials and weights by least squares, layer by layer, from the first to the last.
 3. Reconstruction: the answers, and the last site's output at every resolution, are matched to those of the all-ReLU
    network by gradient steps. A few thousand images are soon known by heart, so every step sees new ones made of them:
@@ -21,15 +21,17 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from autorep.errors import BudgetError, DataError
-from autorep.replacement.correction import correct_
+from autorep.replacement.correction import correct_, fit_polynomials_
 from autorep.replacement.course import Course
 from autorep.replacement.handle import Replacement, attach
 from autorep.replacement.schedule import cosine
+from autorep.replacement.selection.ramp import ramp_scores
 from autorep.replacement.settings import CourseSettings
 from autorep.replacement.softened import distillation
 
 RANKING_PIXELS = 1 << 18  # of the images that elements are ranked by, at a time
-CORRECTION_PIXELS = 1 << 20  # of the images that least squares are solved on
+CORRECTION_IMAGES = 1024  # that least squares are solved on; more were no better on CIFAR
+CORRECTION_PIXELS = 1 << 23  # of them at the most: 167 photos of 224 × 224, and 7.5 GB of memory for EfficientNet-Lite0
 STEPS = 1200  # of the reconstruction
 MIXED = 0.5  # share of a step's images that are mixed with another
 WARMUP = 0.04  # share of the steps in which the rate rises
@@ -68,13 +70,15 @@ def fit_without_training_(
     if images.dim() != 4 or not len(images):
         raise DataError(f"images of shape {tuple(images.shape)}; expected (N, C, H, W) with at least one image")
     reference = copy.deepcopy(model).eval().requires_grad_(False)
-    settings = CourseSettings(curve=1.0, average=0.0)  # scores must rank by what full quadratics miss
     pixels = images[0, 0].numel()
-    ranking = Course(model, handle, lambda: images.split(max(1, RANKING_PIXELS // pixels)), 0, settings, epoch_steps=1)
-    ranking.begin_()
+    few = images.split(max(1, RANKING_PIXELS // pixels))
+    handle.calibrate_(model, few)
+    fit_polynomials_(model, handle.sites.values(), few)
+    ranking = Course(model, handle, lambda: few, 0, CourseSettings(average=0.0), epoch_steps=1)
+    handle.start_from_(ramp_scores(ranking.ctx))
     ranking.end_()
     handle.settle_(budget)
-    correct_(model, images[: max(1, CORRECTION_PIXELS // pixels)], seed=seed)
+    correct_(model, images[: max(1, min(CORRECTION_IMAGES, CORRECTION_PIXELS // pixels))], seed=seed)
     if steps:
         training = model.training
         _reconstruct_(
