@@ -44,3 +44,22 @@ def test_photos_go_through_a_network_replaced_without_training(tmp_path, monkeyp
     for mode in ("original", "float", "fixed", "secure"):
         assert logits[mode].shape == (2, 1000)
         assert np.abs(logits[mode] - logits["original"]).max() < 1e-3  # as drawn, weights pass little on
+
+
+def test_photos_of_a_tree_are_counted_by_class_and_answers_that_are_not_finite_apart(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for name, grey in (("b", 250), ("a", 5), ("c", 100)):
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.full((40, 40, 3), grey, np.uint8)).save(tmp_path / name / "photo.png")
+
+    def network(images: torch.Tensor) -> torch.Tensor:  # dark is class 0, bright 1 and far beyond, all else 0
+        mean = images.mean((1, 2, 3))
+        bright = torch.where(mean > 0.9, torch.inf, mean)
+        return torch.stack([-bright, bright, torch.full_like(mean, -9)], 1)
+
+    example = importlib.import_module("imagenet_private")
+    found = example.measure(network, tmp_path, 32)
+    assert found == "1 of 3 photos right (33.3 %), 1 without a finite answer"
+    assert len(example.some_views(example.photos_in(tmp_path), 32, 2)) == 2
+    assert len(example.some_views(example.photos_in(tmp_path), 32, 5)) == 5
+    sys.modules.pop("imagenet_private")

@@ -59,7 +59,7 @@ def _batches(sources: Sources) -> Table | None:
 
 
 def _levels(sources: Sources) -> Table | None:
-    """The programs that were measured with AVX2 forced (in `pi-avx2/`), at that level and at the processor's best."""
+    """The programs that were measured with AVX2 (in `pi-avx2/`), at that level and at the one above."""
     forced = {record.name.partition("/")[2] for record in sources.named("pi-avx2/*")}
     return _described([r for r in sources.named("pi*") if r.name.partition("/")[2] in forced], tables.phases)
 
