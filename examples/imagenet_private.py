@@ -25,6 +25,7 @@ from autorep.replacement import fit_without_training_
 
 SIZES = {"lite0": 224, "lite2": 260}
 SUFFIXES = {".jpg", ".jpeg", ".png"}
+OUTLIERS = 0.01  # share of the calibration images that may run away without the network being refused
 VIEWS = 48  # calibration images; where there are fewer photos, they are cropped at random until there are so many
 
 
@@ -115,7 +116,7 @@ def main(
     if tree:
         print(f"replaced: {measure(model, tree, size)}")
 
-    program = autorep.compile_program(model, seen.split(8))
+    program = autorep.compile_program(model, seen.split(8), outliers=OUTLIERS)
     for mode in ("float", "fixed", "secure"):
         logits[mode] = np.concatenate([program.run(image.numpy(), mode=mode) for image in images.split(1)])
     for number, path in enumerate(photos):
