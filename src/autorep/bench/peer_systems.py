@@ -119,7 +119,7 @@ SYSTEMS = {"crypten": CRYPTEN, "spu": SPU, "spu-cheetah": CHEETAH}
 
 def limits() -> dict[str, str]:
     """What another system's processes are given so that they use our instructions; nothing where ours are the best."""
-    return SAME_LEVEL.get(os.environ.get("AUTOREP_SIMD", ""), {})
+    return SAME_LEVEL.get(os.environ.get("AUTOREP_SIMD", "").removesuffix("-aesni"), {})
 
 
 @dataclass(frozen=True)
