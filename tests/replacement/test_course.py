@@ -123,6 +123,30 @@ def test_stress_comes_in_every_other_step_once_the_network_settles_with_a_gradie
         assert seen == stressed
 
 
+def test_a_network_may_be_a_result_once_its_masks_are_final_and_half_of_its_stress_is_behind_it():
+    for settings, final, settled in (
+        (CourseSettings(stress_from=0.6), False, [8, 9, 10]),
+        (CourseSettings(stress_from=0.6), True, [5, 6, 7, 8, 9, 10]),
+        (CourseSettings(stress_weight=0.0), False, [4, 5, 6, 7, 8, 9, 10]),
+    ):
+        model, x, _ = network()
+        replacement = replace_activations_(model, x[:1], budget=20)
+        if final:
+            replacement.calibrate_(model, [x])
+            replacement.settle_(20)
+        replacement.begin(model, [x], 10, settings=replace(settings, freeze_at=0.4))
+        model.train()
+        found = []
+        for _ in range(10):
+            model(x)
+            replacement.loss()
+            replacement.step()
+            assert replacement.course is not None
+            if replacement.course.settled:
+                found.append(replacement.course.taken)
+        assert found == settled
+
+
 def test_half_of_the_stressed_images_are_those_that_went_furthest():
     model, x, _ = network()
     stress = Stress(model, replace_activations_(model, x[:1], budget=0), [x], limit=8.0)

@@ -11,6 +11,7 @@ from autorep.cli.main import main
 from autorep.errors import ConfigError
 from autorep.settings import read_toml
 from autorep.training.experiment import Claim, Experiment, Outcome, accuracies, holds, outcome, perform_with_ray
+from autorep.training.runs import Run
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -57,6 +58,20 @@ def test_a_series_may_have_seeds_of_its_own(tmp_path):
     path.write_text(GRID.format("fitted", "Nothing left").replace('method = "random"', "seeds = [0, 3]"))
     runs = Experiment.read(path).runs(tmp_path, {})
     assert [(run.series, run.seed) for run in runs] == [("fitted", 0), ("Nothing left", 0), ("Nothing left", 3)]
+
+
+def test_an_experiment_may_share_the_runs_of_another(tmp_path):
+    own, other = tmp_path / "grid.toml", tmp_path / "part.toml"
+    own.write_text(GRID.format("fitted", "Nothing left"))
+    other.write_text('runs_of = "grid"\n' + GRID.format("fitted", "Nothing left"))
+    first, second = (Experiment.read(path).runs(tmp_path / "out", {}) for path in (own, other))
+    assert [run.settings.out for run in first] == [run.settings.out for run in second]
+    assert first[0].settings.out.parent == tmp_path / "out" / "grid"
+    Run.start(first[0].settings.out, first[0].settings, resume=False, writes=True).record(event="stages")
+    assert outcome(second[0]) is None
+    other.write_text(other.read_text().replace("threads = 1", "threads = 1\nclip = 4.0"))
+    with pytest.raises(ConfigError, match="clip"):
+        outcome(Experiment.read(other).runs(tmp_path / "out", {})[0])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -27,7 +27,7 @@ class Experiment:
     name: Annotated[str, tyro.conf.Positional]
     """A file FILE.toml, or the name of one in ./experiments."""
     out: Path = Path("runs/experiments")
-    """Where runs, tables and figures go, in a folder of the experiment's name."""
+    """Where runs, tables and figures go, in a folder of the experiment's name; some share their runs with another."""
     weights: Path | None = None
     """Trained all-ReLU weights of the network that the experiment names."""
     data_path: Path | None = None
@@ -65,7 +65,7 @@ class Experiment:
         folder = self.out / experiment.name
         given = {"weights": self.weights, "data_path": self.data_path, "epochs": self.epochs, "threads": self.threads}
         overrides = {key: str(v) if isinstance(v, Path) else v for key, v in given.items() if v is not None}
-        runs = experiment.runs(folder, overrides)
+        runs = experiment.runs(self.out, overrides)
         missing = [run for run in runs if grids.outcome(run) is None]
         failed: list[str] = []
         if missing and self.run_missing:
@@ -73,7 +73,7 @@ class Experiment:
             if self.engine == "ray":
                 failed = grids.perform_with_ray(missing, cpus=max(self.threads or 1, 1), out=folder)
             else:
-                failed = grids.perform_all(missing, path, overrides, folder, self.jobs)
+                failed = grids.perform_all(missing, path, overrides, self.out, self.jobs)
         outcomes = [
             self._timed(found, grids.compiled(run)) for run in runs if (found := grids.outcome(run)) is not None
         ]

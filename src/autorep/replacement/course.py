@@ -212,13 +212,18 @@ class Course:
             self._precision = torch.get_autocast_dtype(kind) if half else torch.float32
 
     @property
-    def settling(self) -> bool:
-        """Whether the masks are final and the stress has begun: a network of an earlier step is no result."""
-        return self.handle.frozen and self.taken >= self.stress_step
+    def settled(self) -> bool:
+        """Whether the network as it is now may be a result: its masks are final, and half of the stress is behind it.
+
+        With less of it a network is often more accurate, and runs away more often: chosen for its accuracy, it would
+        be the one that the stress has not reached.
+        """
+        due = 0.0 if self._stress is None else (self.stress_step + self.total_steps) / 2
+        return self.handle.frozen and self.taken >= due
 
     def _stressful(self) -> bool:
-        """Whether this step has stress: every other one while the network settles."""
-        return self.settling and self.taken % STRESS_EVERY == 0
+        """Whether this step has stress: every other one from `stress_from` on, once the masks are final."""
+        return self.handle.frozen and self.taken >= self.stress_step and self.taken % STRESS_EVERY == 0
 
     def _stress_loss(self, stress: Stress, sums: Tensor | None) -> Tensor:
         """The stress as a term of the loss whose gradient has at most the norm `stress_clip`.

@@ -1,12 +1,13 @@
 """An experiment: a grid of replacements from a TOML file, what its runs gave, and the orderings it claims of them.
 
 title, paper, result     what it asks, what the paper had, what came out here ("not run yet" until it has run)
+runs_of                  an experiment whose runs these are too, where series, budget and seed agree (or none)
 [base]                   settings of `autorep replace` for all runs; budgets and seeds span the grid with the series
 [[series]]               name, recipe (or none), budgets and seeds of its own (or none), settings in which it differs
 [[claim]]                kind, series, text: see Claim
 
-Every run has a directory of its own, <out>/<series>-<budget>-<seed>. One with a result is skipped, one that was
-interrupted goes on where it stopped.
+Every run has a directory of its own, <out>/<experiment>/<series>-<budget>-<seed>. One with a result is skipped, one that
+was interrupted goes on where it stopped, and one of other settings is refused, whichever experiment it is of.
 """
 
 from __future__ import annotations
@@ -102,12 +103,14 @@ class Experiment:
     seeds: tuple[int, ...]
     base: Mapping[str, Any] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
+    runs_of: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Experiment:
         """From a TOML file; a ConfigError names what is wrong."""
         document = read_toml(path)
-        _refuse_unknown(document, {"title", "paper", "result", "base", "budgets", "seeds", "series", "claim"}, path)
+        known = {"title", "paper", "result", "runs_of", "base", "budgets", "seeds", "series", "claim"}
+        _refuse_unknown(document, known, path)
         missing = [key for key in ("title", "paper", "result", "budgets", "series") if key not in document]
         if missing:
             raise ConfigError(f"{path}: missing {', '.join(missing)}")
@@ -128,6 +131,7 @@ class Experiment:
             tuple(document.get("seeds", (0,))),
             document.get("base", {}),
             claims,
+            document.get("runs_of", ""),
         )
         for claim in claims:
             if not experiment.common_budgets(claim.series):
@@ -148,7 +152,7 @@ class Experiment:
         return tuple(b for b in self.all_budgets if all(b in self.budgets_of(name) for name in names))
 
     def runs(self, out: Path, overrides: Mapping[str, Any]) -> list[Planned]:
-        """Every run of the grid; `overrides` (data path, weights, threads, …) come on top of everything.
+        """Every run of the grid below `out`; `overrides` (data path, weights, threads, …) come on top of everything.
 
         All series at the least budget come first, so that what an interrupted grid has can be compared.
         """
@@ -160,7 +164,7 @@ class Experiment:
                     recipe = str(own.get("recipe", "autorep"))
                     if recipe not in RECIPES:
                         raise ConfigError(f"{self.name}: series {name!r} has no such recipe {recipe!r}")
-                    place = out / f"{slug(name)}-{budget:g}-{seed}"
+                    place = out / (self.runs_of or self.name) / f"{slug(name)}-{budget:g}-{seed}"
                     values = {**RECIPES[recipe], **self.base, **own, "budget": budget, "seed": seed}
                     values |= {**overrides, "out": str(place)}
                     settings = from_mapping(ReplaceSettings, values, f"{self.name}: series {name!r}")

@@ -123,7 +123,7 @@ def replace(settings: ReplaceSettings) -> dict[str, Any]:
 
     def facts() -> dict[str, Any]:
         rate = optimizer.param_groups[0]["lr"]
-        return {"learning_rate": rate, "relus": handle.count(), "flips": trainer.sums.flips, "final": course.settling}
+        return {"learning_rate": rate, "relus": handle.count(), "flips": trainer.sums.flips, "final": course.settled}
 
     for step in trainer.steps(lambda: _store(trainer, course, optimizer), facts, course.averaged):
         set_rate_(optimizer, cosine(step, trainer.total_steps, settings.warmup))
