@@ -6,8 +6,8 @@ runs_of                  an experiment whose runs these are too, where series, b
 [[series]]               name, recipe (or none), budgets and seeds of its own (or none), settings in which it differs
 [[claim]]                kind, series, text: see Claim
 
-Every run has a directory of its own, <out>/<experiment>/<series>-<budget>-<seed>. One with a result is skipped, one that
-was interrupted goes on where it stopped, and one of other settings is refused, whichever experiment it is of.
+Every run has a directory of its own, <out>/<experiment>/<series>-<budget>-<seed>. One with a result is skipped, one
+that was interrupted goes on where it stopped, and one of other settings is refused, whichever experiment it is of.
 """
 
 from __future__ import annotations
