@@ -56,3 +56,28 @@ def test_convolutions_that_would_cost_too_much_stay_apart():
     model(x)
     program = compile_program(model, [x])
     assert any(isinstance(op, Requantize) for op in program.ops)
+
+
+class AfterASum(nn.Module):
+    """Two convolutions, to be merged, that read a residual sum which nothing has opened yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.branch = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+        self.pair = nn.Sequential(nn.Conv2d(4, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 1, 1))
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        total = self.branch(x) + x
+        return torch.relu(self.pair(total) + total)
+
+
+def test_borders_read_what_is_opened_for_the_merged_convolution():
+    torch.manual_seed(0)
+    model, x = AfterASum().eval(), torch.randn(12, 3, 6, 6)
+    program = compile_program(model, [x])
+    expected = model(x).detach().numpy()
+    np.testing.assert_allclose(program.run(x.numpy(), "float"), expected, rtol=1e-4, atol=1e-4)
+    assert np.abs(program.run(x[:1].numpy(), "secure") - expected[:1]).max() < 0.01 * np.abs(expected).max()
+    assert sum(isinstance(op, Requantize) for op in program.ops) == 1
+    assert cost(program).rounds == 7  # input, two ReLUs, one opening of the sum

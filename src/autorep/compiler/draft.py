@@ -41,6 +41,14 @@ class Draft:
         self.set_parameters(name, **parameters)
         return op
 
+    def insert(self, op: AnyOp, before: str, **parameters: np.ndarray) -> AnyOp:
+        """The same ahead of the operation of that name."""
+        names = list(self.ops)
+        op = self.add(op, **parameters)
+        for name in names[names.index(before) :]:
+            self.ops[name] = self.ops.pop(name)
+        return op
+
     def set_parameters(self, name: str, **parameters: np.ndarray) -> None:
         for key, value in parameters.items():
             self.parameters[f"{name}.{key}"] = np.asarray(value)

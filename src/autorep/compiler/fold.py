@@ -1,15 +1,21 @@
-"""Folding: every per-channel scale and shift (batch norm, average-pool factor, input normalisation, constants)
+"""Folding: every per-channel scale and shift (batch norm, average-pool factor, input normalisation, constants, lines)
 disappears into a neighbouring convolution or linear layer where one is linear next to it; the rest stay `Affine`.
+
+One behind a residual sum goes before it, into the convolution of one branch, and stays an `Affine` in the other: there
+it reads what is open already, where behind the sum it would have to be opened for it, which takes two rounds.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from autorep.compiler.draft import Draft
-from autorep.program.ir import Affine, Conv, Flatten, Linear, Op, SumPool
+from autorep.compiler.wires import needs_wires
+from autorep.program.ir import Activation, Add, Affine, Conv, Flatten, Input, Linear, MaxPool, Op, Sign, SumPool
 from autorep.program.windows import convolution
 
 
@@ -24,7 +30,7 @@ def fold_affine(draft: Draft) -> None:
                 # the small factor of a mean costs no precision in the layer after it, where inputs are large sums
                 onward_first = isinstance(draft.ops[op.inputs[0]], SumPool)
                 first, second = (_fold_onward, _fold_back) if onward_first else (_fold_back, _fold_onward)
-                changed |= first(draft, op) or second(draft, op)
+                changed |= first(draft, op) or second(draft, op) or _fold_apart(draft, op)
 
 
 def _fold_back(draft: Draft, affine: Affine) -> bool:
@@ -65,6 +71,34 @@ def _fold_onward(draft: Draft, affine: Affine) -> bool:
         draft.set_parameters(target.name, weight=scaled.astype(weight.dtype), bias=wide)
     draft.bypass(affine.name)
     return True
+
+
+def _fold_apart(draft: Draft, affine: Affine) -> bool:
+    """y = s·(a + b) + t  ->  (s·a + t) + s·b, where each term is a layer that takes it or is open in any case."""
+    readers = draft.consumers()
+    total = draft.ops[affine.inputs[0]]
+    if not isinstance(total, Add) or len(readers[total.name]) != 1:
+        return False
+    if not all(_absorbs(draft, name, readers) or _is_open(draft, name, readers) for name in total.inputs):
+        return False
+    scale, shift = draft.parameter(affine.name, "weight"), draft.parameter(affine.name, "bias")
+    terms: list[str] = []
+    for name in total.inputs:
+        part = replace(affine, name=f"{affine.name}.term", inputs=(name,))
+        terms.append(draft.insert(part, total.name, weight=scale, bias=0 * shift if terms else shift).name)
+    draft.ops[total.name] = replace(total, inputs=tuple(terms))
+    draft.bypass(affine.name)
+    return True
+
+
+def _absorbs(draft: Draft, name: str, readers: Mapping[str, Sequence[Op]]) -> bool:
+    """Whether this is a layer whose weights take a scale and a shift behind it."""
+    return isinstance(draft.ops[name], Conv | Linear | Affine) and len(readers[name]) == 1
+
+
+def _is_open(draft: Draft, name: str, readers: Mapping[str, Sequence[Op]]) -> bool:
+    """Whether the parties know this under a mask, by itself or because a multiplier reads it."""
+    return isinstance(draft.ops[name], Input | Activation | Sign | MaxPool) or any(map(needs_wires, readers[name]))
 
 
 def _takes(draft: Draft, target: Op, affine: Affine) -> bool:
