@@ -10,7 +10,8 @@ from torch import nn
 
 from autorep import models
 from autorep.replacement import attach, replace_activations_
-from autorep.replacement.correction import correct_, fit_polynomials_
+from autorep.replacement.correction import correct_
+from autorep.replacement.fitting import fit_polynomials_
 
 
 class Depthwise(nn.Module):
@@ -101,7 +102,7 @@ def test_a_polynomial_is_the_least_squares_fit_of_its_channel(fit):
         replacement.finalize_(0)
         correct_(model, images)
     else:
-        fit_polynomials_(model, replacement.sites.values(), images.split(40))
+        fit_polynomials_(model, replacement.sites, images.split(40))
     first = next(iter(attach(model).sites.values()))
     # the stem's own inputs are right, so its weights did not move and z is what the first site reads
     for channel in range(8):

@@ -8,81 +8,28 @@ walk goes on, so that later layers see what the corrected earlier ones give:
   closest to the all-ReLU network's value there. The move is a ridge regression on the difference, so a layer whose
   inputs are still right stays as it is.
 
-No gradients, one pass, a few hundred images without labels. `fit_polynomials_` is the same fit of polynomials before
-any mask is chosen, so that elements are ranked by what the best polynomials miss.
+No gradients, one pass, a few hundred images without labels. (`fitting` has the fit of polynomials before any mask is
+chosen.)
 """
 
 from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from autorep.replacement.activation import MINIMUM_STD, MaskedActivation, trainable_curve, wide
-from autorep.replacement.course import STEADY
+from autorep.replacement.activation import MINIMUM_STD, MaskedActivation
+from autorep.replacement.fitting import STEADY, fittable, solved
 from autorep.replacement.moments import evaluating
 
 RIDGE = 1e-2  # of the inputs' mean variance: how strongly weights are held where they are
 SAMPLES = 30_000  # columns of a layer's regression, drawn at random from all images and positions
 CHUNK = 1 << 17  # pixels of the images that are computed at a time
-
-
-@torch.no_grad()
-def fit_polynomials_(model: nn.Module, sites: Iterable[MaskedActivation], batches: Iterable[Tensor]) -> None:
-    """Every channel's polynomial by least squares on the inputs it has while all activations are kept, in place.
-
-    Real inputs are less normal than DaPa takes them to be: with a long tail its quadratic can be worse than a line.
-    The sites are calibrated; no deviation is taken to be less than a tenth of its layer's median.
-    """
-    sites = [site for site in sites if _fittable(site)]
-    sums: dict[MaskedActivation, Tensor] = {}
-
-    def gather(site: MaskedActivation, args: tuple[Tensor, ...]) -> None:
-        shape = wide(args[0])
-        u = (args[0] - site.mean.view(shape)) / site.std.view(shape)
-        powers = [torch.ones_like(u), u, u.square() - 1]
-        target = site.keep(args[0])
-        both = [one * other for i, one in enumerate(powers) for other in (*powers[i:], target)]
-        sums[site] = sums.get(site, 0) + torch.stack([v.transpose(0, 1).flatten(1).sum(1) for v in both], -1).double()
-
-    for site in sites:
-        site.std.clamp_(min=STEADY * float(site.std.median()))
-    hooks = [site.register_forward_pre_hook(gather) for site in sites]
-    try:
-        with evaluating(model):
-            for images in batches:
-                model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for site, total in sums.items():
-        mean = total / total[:, :1]
-        gram = mean[:, [0, 1, 2, 1, 4, 5, 2, 5, 7]].unflatten(1, (3, 3))
-        site.coefficients.copy_(_solved(gram, mean[:, [3, 6, 8]], site.std.double()))
-
-
-def _fittable(site: MaskedActivation) -> bool:
-    """Whether the site has a quadratic of its own in every channel."""
-    return site.granularity == "channel" and site.degree == 2 and site.native
-
-
-def _solved(gram: Tensor, moments: Tensor, deviation: Tensor) -> Tensor:
-    """Coefficients of each channel's least-squares quadratic, as a site holds them, from means of products of the basis
-    1, u, u² − 1 with itself and with the target."""
-    # A channel without replaced positions has an empty system; the small diagonal keeps it solvable.
-    gram = gram + torch.diag(gram.new_tensor([1e-6, 1e-6, 1e-3]))
-    series = torch.linalg.solve(gram, moments)
-    line = torch.linalg.solve(gram[:, :2, :2], moments[:, :2])
-    flat = series[:, 2] <= 0  # a concave fit would turn outliers over: take the best line instead
-    series[flat] = F.pad(line[flat], (0, 1))
-    series = series / deviation[:, None]
-    series[:, 2] = trainable_curve(series[:, 2])
-    return series.T.float()
 
 
 @torch.no_grad()
@@ -174,7 +121,7 @@ class _Walk:
 
     def _fit_polynomial_(self, node: fx.Node, site: MaskedActivation) -> None:
         """Per channel, the polynomial of the replaced network's input nearest to the all-ReLU network's output."""
-        if bool(site.mask.all()) or not _fittable(site):
+        if bool(site.mask.all()) or not fittable(site):
             return
         pair = self.pairs[node.all_input_nodes[0]]
         weight = (1 - site.mask).double()  # replaced positions only
@@ -199,7 +146,7 @@ class _Walk:
             return [one * other for one in basis for other in (*basis, target)]
 
         gram, moments = mean(products).unflatten(-1, (3, 4)).split((3, 1), -1)
-        coefficients = _solved(gram, moments[..., 0], deviation)
+        coefficients = solved(gram, moments[..., 0], deviation)
         used = count > 0
         site.mean[used], site.std[used] = centre[used].float(), deviation[used].float()
         site.coefficients[:, used] = coefficients[:, used]

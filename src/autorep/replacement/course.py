@@ -1,6 +1,6 @@
 """The course of a replacement: everything that happens beside the task's own loss, step by step, in one object.
 
-begin_   polynomials fitted to each channel's distribution, with a flat first curve; the method's first masks
+begin_   polynomials fitted to what each channel sees; the method's first masks
 loss     range penalty of the step's forward, the method's penalty; when the network settles, the stress (`stress`)
 step     the own optimisers (auxiliary parameters, coefficients), then the method: masks of the next step, or the
          freeze; the running average of the weights
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from autorep.errors import ConfigError
 from autorep.replacement.averaging import WeightAverage
+from autorep.replacement.fitting import fit_polynomials_, steady_
 from autorep.replacement.functions import function
 from autorep.replacement.prices import Prices
 from autorep.replacement.replaced import ReplacedActivations
@@ -31,7 +32,6 @@ from autorep.replacement.settings import CourseSettings
 from autorep.replacement.softened import distillation
 from autorep.replacement.stress import Stress
 
-STEADY = 0.1  # least deviation a channel is credited with, as a share of its layer's median
 STRESS_EVERY = 2  # steps
 STRESS_ANSWERS = 0.25  # weight of the teacher's answers to distorted images
 
@@ -106,10 +106,11 @@ class Course:
             return
         handle.calibrate_(self.model, self.ctx.batches())
         chosen = function(self.settings.function)
+        steady_(handle.sites.values())
         for site in handle.sites.values():
-            # A dead channel has next to no deviation: measured in it, the least change of the weights is a huge one.
-            site.std.clamp_(min=STEADY * float(site.std.median()))
             chosen.apply_(site, self.settings.curve)
+        if chosen.sampled:
+            fit_polynomials_(self.model, handle.sites, self.ctx.batches(), self.settings.curve)
         if handle.settings.floor and not self.selection.divides:
             raise ConfigError(
                 f"floor = {handle.settings.floor}: the method {self.settings.method} keeps whole channels or layers, or"

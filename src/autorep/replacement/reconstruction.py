@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from autorep.errors import BudgetError, DataError
-from autorep.replacement.correction import correct_, fit_polynomials_
+from autorep.replacement.correction import correct_
 from autorep.replacement.course import Course
+from autorep.replacement.fitting import fit_polynomials_, steady_
 from autorep.replacement.handle import Replacement, attach
 from autorep.replacement.schedule import cosine
 from autorep.replacement.selection.ramp import ramp_scores
@@ -73,7 +74,8 @@ def fit_without_training_(
     pixels = images[0, 0].numel()
     few = images.split(max(1, RANKING_PIXELS // pixels))
     handle.calibrate_(model, few)
-    fit_polynomials_(model, handle.sites.values(), few)
+    steady_(handle.sites.values())
+    fit_polynomials_(model, handle.sites, few)
     ranking = Course(model, handle, lambda: few, 0, CourseSettings(average=0.0), epoch_steps=1)
     handle.start_from_(ramp_scores(ranking.ctx))
     ranking.end_()

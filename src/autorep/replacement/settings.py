@@ -70,10 +70,11 @@ class CourseSettings:
     """Of the method `bcd`."""
     pillar: PillarSettings = field(default_factory=PillarSettings)
     """Of the method `pillar`."""
-    function: str = "dapa2"
-    """What the others become: dapa2 (fitted quadratics), dapa1, identity, zero, square, delphi, herpn, pillar4, …"""
-    curve: float = 0.2
-    """First curvature of fitted polynomials as a share of DaPa's: many full quadratics in a row blow outliers up."""
+    function: str = "fit2"
+    """What the others become: fit2 (quadratics by least squares on what each channel sees), dapa2 (the paper's, as if
+    that were normal), dapa1, identity, zero, square, delphi, herpn, pillar4, …"""
+    curve: float = 1.0
+    """First curvature of fitted polynomials, as a share."""
     freeze_at: float = 0.25
     """Share of all steps after which masks are final."""
     coefficient_rate: float = 2e-3

@@ -187,6 +187,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "autorep": {},
     "faithful": {
         "method": "penalty",
+        "function": "dapa2",
         "curve": 0.1,  # the authors' program starts at 1 to 20 % of DaPa; with all of it, single images diverge
         "freeze_at": 1.0,
         "optimizer": "adam",
