@@ -1,4 +1,4 @@
-"""Polynomials fitted to samples: numpy's least squares, however the images are cut up, and what a course starts with."""
+"""Polynomials fitted to samples: numpy's least squares, however images are cut up, and what a course starts with."""
 
 from __future__ import annotations
 
